@@ -35,6 +35,7 @@ FORMULAS = {  # the module by the key of the stage, here or in a branch; loaded 
     "backward/one_launch": "flashcore_numba.branches.backward.one_launch_traffic",
     "decode/chunks": "flashcore_numba.branches.decode.chunks_traffic",
     "decode/cluster": "flashcore_numba.branches.decode.cluster_traffic",
+    "decode/even": "flashcore_numba.branches.decode.even_traffic",
     "decode/split": "flashcore_numba.branches.decode.split_traffic",
     "dropout/mma_sync": "stage12",
     "dropout_backward/mma_sync": "flashcore_numba.branches.dropout.backward_traffic",

@@ -71,12 +71,12 @@ def run_on_cpu(
 
 def _left_over(kernel: Source, name: str, value: int) -> KernelProblem:
     lines = kernel.text().splitlines()
-    uses = (
-        number
-        for number, line in enumerate(lines, 1)
-        if re.search(rf"(atomic(?!Exch)|arrive)\w*\(&?{name}\b", line)
-    )
-    line = next(uses, 1)
+
+    def found(pattern: str) -> list[int]:
+        return [number for number, line in enumerate(lines, 1) if re.search(pattern, line)]
+
+    uses, mentions = found(rf"(atomic(?!Exch)|arrive)\w*\(&?{name}\b"), found(rf"\b{name}\b")
+    line = uses[0] if uses else mentions[-1]  # a header adds to what the kernel hands it
     text = f"{name} is {value} after the launch: the next one must find the 0 that this one found"
     site = Site(str(kernel.path), line, lines[line - 1].strip())
     return KernelProblem("counter left over", site, None, (text,), array=name)

@@ -206,7 +206,7 @@ def _rule_decode(p: DecodeProblem, sm_count: int) -> Config:
         "stages": tile.stages,
         "blocks": tile.blocks_an_sm,
         "parts": parts,
-        "longest": decode_split.longest_part(p, name, parts),
+        "longest": decode_split.longest_part(p, name),
     }
 
 

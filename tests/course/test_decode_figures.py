@@ -66,7 +66,7 @@ def test_a_kernel_that_reads_whole_tiles_is_shown_to_read_garbage():
 @pytest.mark.parametrize("lengths", [pages.RAGGED, (1,), (16, 17), (100, 100, 100)])
 def test_no_tile_is_lost_where_requests_are_divided(lengths):
     tiles = sum(-(-n // 16) for n in lengths)
-    for way in (pages.whole, pages.in_turn):
+    for way in (pages.whole, pages.in_turn, pages.in_stretches):
         done = way(lengths)
         assert len(done) == pages.SMS and sum(n for some in done for _, n in some) == tiles
     rounded = sum(n for some in pages.in_clusters(lengths) for _, n in some)
@@ -74,17 +74,18 @@ def test_no_tile_is_lost_where_requests_are_divided(lengths):
 
 
 def test_parts_by_length_are_done_first_where_one_request_is_long():
-    ends = [pages.end(way(pages.RAGGED)) for way in (pages.in_turn, pages.in_clusters, pages.whole)]
-    assert ends == sorted(ends) and ends[2] == max(pages.RAGGED) // 16
+    ways = (pages.in_stretches, pages.in_turn, pages.in_clusters, pages.whole)
+    ends = [pages.end(way(pages.RAGGED)) for way in ways]
+    assert ends == sorted(ends) and ends[-1] == max(pages.RAGGED) // 16
+    even = sum(-(-keys // 16) for keys in pages.RAGGED) / pages.SMS
+    assert ends[0] < 1.1 * even
 
 
 @pytest.mark.long
 def test_a_counter_that_is_left_over_is_said_to_be():
     """It is found after the launch, by no line that the executor saw."""
     lesson = LESSONS[20]
-    text = exercise.region(lesson.exercise).text.replace(
-        "blockIdx.z, cut.count - 1)", "blockIdx.z, cut.count)"
-    )
+    text = exercise.region(lesson.exercise).text.replace("(arrived, count - 1)", "(arrived, count)")
     result = grade.check(lesson, exercise.answer_in_cell(lesson, text))
     assert result.kind == "counter" and "the next one must find the 0" in result.message
     assert "second argument of `arrive_wrapping`" in result.message

@@ -17,7 +17,7 @@ from flashcore_numba.branches.decode.inputs import JOINED, paged
 from flashcore_numba.branches.decode.ladder import LADDER
 from flashcore_numba.branches.decode.merging import merged
 from flashcore_numba.branches.decode.operation import DECODE
-from flashcore_numba.branches.decode.problem import own_type_alone
+from flashcore_numba.branches.decode.problem import cut_by_all_lengths, own_type_alone
 from flashcore_numba.checks import check
 from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.forward import FORWARD
@@ -38,6 +38,7 @@ EACH_RUN = pytest.mark.parametrize("run", FIT, ids=lambda run: run.label)
 OVERLAPPED = [replace(stage, called="overlapped") for stage in STAGES if "overlapped" in stage.variants]
 EACH_STAGE = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
 OF_BYTES = [stage for stage in STAGES if stage.limit is not own_type_alone]
+INVARIANT = [stage for stage in STAGES if stage.limit is not cut_by_all_lengths]
 MAKE = {"cupy": make_cupy, "torch": make_torch}
 NAMES = ("q", "k_pool", "v_pool", "block_table", "lengths")
 
@@ -229,7 +230,7 @@ def test_pools_of_more_elements_than_an_int_counts(stage, rng):
     cupy.get_default_memory_pool().free_all_blocks()
 
 
-@EACH_STAGE
+@pytest.mark.parametrize("stage", INVARIANT, ids=lambda stage: stage.name)
 def test_a_request_has_its_bits_alone_and_in_a_batch(stage, rng):
     import cupy
 

@@ -298,6 +298,7 @@ struct Launch {
   bool weary = false;      // for long, all have come back to states in which they were, and memory is as it was
   uint64_t tried_at = 0;   // changes, when those who poll were last asked to go on
   size_t clusters = 0, begun = 0, ended = 0;
+  bool turned = false;  // the order of the group of clusters that begins
   double time_limit = 0;  // seconds
 
   size_t agents_of_block() const { return threads + warps + ENGINES; }

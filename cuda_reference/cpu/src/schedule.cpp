@@ -27,7 +27,7 @@ constexpr size_t GUARD = 4096;  // bytes below each stack that nobody may touch
 // What may run at a time beside the cluster that always may. A stack takes two of the 65,530 pieces that Linux
 // lets a process map.
 constexpr size_t MOST_RESIDENT_THREADS = 24576, MOST_RESIDENT_BLOCKS = 256;
-constexpr size_t MOST_SEATS_KEPT = 16;
+constexpr size_t MOST_SEATS_KEPT = 16, BLOCKS_TURNED = 8;
 // Looks at memory that nobody changes, of threads that may yet stop by themselves: all together, and each.
 constexpr uint64_t LOOKS = 1 << 21, LOOKS_EACH = 1 << 14;
 ucontext_t starter;
@@ -336,11 +336,19 @@ void give_back_seats() {
   std::sort(free_seats.rbegin(), free_seats.rend());
 }
 
+// The cluster that begins after so many. A GPU gives blocks out in order, and those that it holds may do
+// anything in any order: groups of them are turned round, all of them or some.
+size_t cluster_after(size_t begun) {
+  const size_t group = begun / BLOCKS_TURNED * BLOCKS_TURNED, last = std::min(group + BLOCKS_TURNED, launch.clusters) - 1;
+  if (launch.schedule == 2 && begun == group) launch.turned = launch.random() % 2;
+  return launch.schedule == 1 || (launch.schedule == 2 && launch.turned) ? last - (begun - group) : begun;
+}
+
 // The next cluster of the grid; false where there is none, or no room for it.
 bool begin_cluster() {
   const dim3 each = cluster_shape, count{grid_shape.x / each.x, grid_shape.y / each.y, grid_shape.z / each.z};
-  const size_t next = launch.begun, blocks = (size_t)each.x * each.y * each.z;
-  if (next == launch.clusters) return false;
+  const size_t blocks = (size_t)each.x * each.y * each.z;
+  if (launch.begun == launch.clusters) return false;
   if (!residents.empty() && ((residents.size() + 1) * blocks > MOST_RESIDENT_BLOCKS ||
                              (residents.size() + 1) * blocks * launch.threads > MOST_RESIDENT_THREADS))
     return false;
@@ -350,7 +358,8 @@ bool begin_cluster() {
     free_cells.pop_back();
   }
   enter(*resident);
-  launch.cluster = next + 1;
+  const size_t next = cluster_after(launch.begun);
+  launch.cluster = launch.begun + 1;
   launch.cluster_arrived.reset(launch.agents);
   const uint3 first{(unsigned)(next % count.x) * each.x, (unsigned)(next / count.x % count.y) * each.y,
                     (unsigned)(next / count.x / count.y) * each.z};

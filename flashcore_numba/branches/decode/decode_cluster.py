@@ -3,7 +3,7 @@
 from typing import Any
 
 from cuda_reference import source
-from flashcore_numba.branches.decode.decode_parts import Tile, arguments, may_differ, most_keys
+from flashcore_numba.branches.decode.decode_parts import Tile, arguments, most_keys
 from flashcore_numba.branches.decode.operation import DECODE
 from flashcore_numba.branches.decode.problem import FEATURES, LENGTHS, DecodeProblem
 from flashcore_numba.core.element import ACCEPTED
@@ -15,7 +15,6 @@ CLUSTER = 8  # blocks, where the batch must not tell; the most that every GPU of
 START_KEYS = 256  # that a block would read while it starts and merges
 WIDE_KEYS = 2048  # of a block, beyond which three warpgroups of 64 rows are faster than two
 NARROW_ROWS = 32  # of a K/V head, beyond which blocks of 32 rows would read the same keys again
-LARGE_BATCH = 192  # blocks for one part of all keys, from where clusters of two balance requests that differ
 # Blocks of a cluster -> the share of a GPU's places that clusters can have, measured on an H200: their blocks
 # run side by side.
 PLACED = {1: 1.0, 2: 1.0, 4: 0.91, CLUSTER: 0.91}
@@ -43,8 +42,7 @@ def serves_wide(problem: Any) -> bool:
 def choose(problem: DecodeProblem, sm_count: int, variant: str | None = None) -> tuple[str, int]:
     """The tile, that of the variant if it has one, and the blocks of a cluster: those that are done first if
     all requests see as many keys as they can. A block takes as long as its keys and `START_KEYS` more, and
-    blocks without a place wait. Requests that may differ share an H200 best in clusters of four, of two in
-    large batches. What is batch-invariant has one tile and one number for all batches.
+    blocks without a place wait. What is batch-invariant has one tile and one number for all batches.
     """
     p, tiles = problem, TILES[problem.head_dim]
     if variant in tiles and tiles[variant].serves(p):
@@ -54,12 +52,10 @@ def choose(problem: DecodeProblem, sm_count: int, variant: str | None = None) ->
     elif "rows" in tiles and p.seq_q * p.group > 16:
         name = "rows"
     else:
-        alone = p.batch_invariant or may_differ(p) or tiles["few"].blocks(p) <= sm_count
+        alone = p.batch_invariant or tiles["few"].blocks(p) <= sm_count
         name = "few" if alone else "many"
     if p.batch_invariant:
         return name, CLUSTER
-    if may_differ(p) and not tiles[name].wgmma:
-        return name, 4 if tiles[name].blocks(p) < LARGE_BATCH else 2
     blocks, an_sm = tiles[name].blocks(p), tiles[name].blocks_an_sm
     keys = most_keys(p)
 

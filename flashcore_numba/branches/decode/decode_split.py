@@ -6,7 +6,7 @@ import numpy as np
 
 from cuda_reference import source
 from flashcore_numba.branches.decode import split_parts
-from flashcore_numba.branches.decode.decode_parts import KEYS, Tile, arguments
+from flashcore_numba.branches.decode.decode_parts import KEYS, Tile, arguments, may_differ
 from flashcore_numba.branches.decode.operation import DECODE
 from flashcore_numba.branches.decode.problem import FEATURES, LENGTHS, DecodeProblem
 from flashcore_numba.branches.decode.split_parts import MAX_PARTS
@@ -44,12 +44,11 @@ def choose(problem: DecodeProblem, sm_count: int, room: float = math.inf) -> tup
     return name, max(1, min(MAX_PARTS, places // tiles[name].blocks(p)))
 
 
-def longest_part(problem: DecodeProblem, name: str, at_least: int) -> int:
-    """`split_parts.longest_part` for the table of the problem. What is batch-invariant does not follow from a
-    table.
-    """
-    p, about = problem, PART_ELEMENTS[name] // (problem.head_dim * KEYS)
-    return about if p.batch_invariant else split_parts.longest_part(p.capacity // KEYS + 1, about, at_least)
+def longest_part(problem: DecodeProblem, name: str) -> int:
+    """Tiles of keys beyond which a part is divided, where requests may be of very different lengths."""
+    p = problem
+    uneven = p.batch_invariant or may_differ(p)
+    return PART_ELEMENTS[name] // (p.head_dim * KEYS) if uneven else p.capacity // KEYS + 1
 
 
 def plan(
@@ -61,9 +60,9 @@ def plan(
     p, tiles = problem, TILES[problem.head_dim]
     name, at_least = choose(p, sm_count, room)
     if variant == "in_turn":
-        return "many", 2, longest_part(p, "many", 2), MAX_PARTS * p.batch, -(-p.batch // 2)
+        return "many", 2, longest_part(p, "many"), MAX_PARTS * p.batch, -(-p.batch // 2)
     name = variant if variant and variant in tiles else name
-    longest = longest_part(p, name, at_least)
+    longest = longest_part(p, name)
     return name, at_least, longest, *split_parts.sizes(p, tiles[name], at_least, longest, sm_count)
 
 

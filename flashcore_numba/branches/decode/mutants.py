@@ -130,9 +130,10 @@ CHUNKS = (
     ),
 )  # fmt: skip
 
-HEADER, KEYS, E4M3, LOOP = (
+HEADER, KEYS, PARTS, E4M3, LOOP = (
     "decode.cuh",
     "decode_keys.cuh",
+    "decode_parts.cuh",
     "e4m3.cuh",
     "in_turn",
 )  # the variant in which a warp has many tiles and a block many requests
@@ -147,17 +148,17 @@ def _split(name: str, mistake: str, *edits: tuple[str, ...], **options: Any) -> 
 SPLIT = (
     _split(
         "counter_not_reset", "The counter goes on counting, and the next launch finds it.",
-        ("blockIdx.z, cut.count - 1) ==", "blockIdx.z, 0xffffffff) =="),
+        ("arrive_wrapping(arrived, count - 1)", "arrive_wrapping(arrived, 0xffffffff)", PARTS),
         expected=("counter",), on_gpu=False,
     ),
     _split(
         "first_block_merges", "The block that comes first merges: the other parts are not there yet.",
-        ("cut.count - 1) ==\n                        cut.count - 1;", "cut.count - 1) == 0;"),
+        ("count - 1) == count - 1;", "count - 1) == 0;", PARTS),
         expected=(*LATE, "unwritten"), on_gpu=False,
     ),
     _split(
         "nothing_released", "A plain atomic counts: what the block wrote before may be seen later.",
-        ("ptx::arrive_wrapping(", "atomicInc("), expected=("race", "memory"), on_gpu=False,
+        ("ptx::arrive_wrapping(", "atomicInc(", PARTS), expected=("race", "memory"), on_gpu=False,
     ),
     _split(
         "place_of_the_first_rows", "The parts of all tiles of rows are in one place.",
@@ -165,11 +166,11 @@ SPLIT = (
     ),
     _split(
         "parts_equally_heavy", "The merge adds parts as if they were equally heavy.",
-        ("[&](int number) { return lse_smem[number][row]; }", "[&](int number) { return 0.0f; }"),
+        ("[&](int number) { return lse_smem[number][row]; }", "[&](int number) { return 0.0f; }", PARTS),
     ),
     _split(
         "number_of_the_batch", "A part is taken by its number among those of all requests.",
-        ("number -= __shfl_sync(ALL_LANES, end - count, found), b += found;", "b += found;"),
+        ("number -= __shfl_sync(ALL_LANES, end - count, found), b += found;", "b += found;", PARTS),
         expected=(*LATE, "unwritten", "hang"),
     ),
     _split(
@@ -181,7 +182,8 @@ SPLIT = (
         ("if (column == 0) part_lse[part_row(part, row)] = lse_log2;",
          "float m = fmaxf(lse_log2, LOWEST), l = lse_log2 == -INFINITY ? 0.0f : 1.0f;\n"
          "join_sink(m, l, params, rows.head(row));\n"
-         "if (column == 0) part_lse[part_row(part, row)] = l == 0 ? -INFINITY : m + __log2f(l);"),
+         "if (column == 0) part_lse[part_row(part, row)] = l == 0 ? -INFINITY : m + __log2f(l);",
+         PARTS),
     ),
     _split(
         "window_begins_late", "The first key of a window is rounded up to a tile.",
@@ -316,6 +318,72 @@ SPLIT = (
 )  # fmt: skip
 
 
+def _even(name: str, mistake: str, *edits: tuple[str, ...], **options: Any) -> Mutant:
+    made = tuple(Edit(old, new, file[0] if file else "decode_even.cu") for old, new, *file in edits)
+    return Mutant("decode/even", name, mistake, made, options.pop("expected", WRONG), **options)
+
+
+LOST = ("unwritten", *LATE)
+
+EVEN = (
+    _even(
+        "stretch_rounded_down", "All blocks together have fewer steps than there are.",
+        ("max(ceil_div(together, blocks), ceil_div(longest, MAX_PARTS - 1))",
+         "max(together / blocks, ceil_div(longest, MAX_PARTS - 1))"),
+        expected=LOST, variant=LOOP,
+    ),
+    _even(
+        "starts_not_counted", "The row ends as if no request had steps before its own.",
+        ("together = sum + requests * START;", "together = sum;"), expected=LOST, variant=LOOP,
+    ),
+    _even(
+        "more_parts_than_places", "A request that has many blocks to itself makes a part for each.",
+        (", ceil_div(longest, MAX_PARTS));", ", 1);"), expected=(*OUTSIDE, *LOST, "hang"),
+    ),
+    _even(
+        "apart_by_one", "Requests that are apart begin a step after the first of a block.",
+        ("lead = 0, room = each * share", "lead = 1, room = each * share"), expected=LOST,
+    ),
+    _even(
+        "sum_of_a_lane", "Each lane divides by the requests that it has counted itself.",
+        ("greatest, lanes));\n        sum += __shfl_xor_sync(ALL_LANES, sum, lanes);", "greatest, lanes));"),
+        expected=(*LOST, "warp", "hang", "barrier"), variant=LOOP, on_gpu=False,
+    ),
+    _even(
+        "from_the_beginning", "A block that goes on with a request begins it anew.",
+        ("from = max(0, at - begin)", "from = 0"), variant=LOOP,
+    ),
+    _even(
+        "to_the_end", "A block that ends inside a request reads all the rest of it.",
+        ("to = min(steps, end - begin);", "to = steps;"), variant=LOOP,
+    ),
+    _even(
+        "part_without_keys", "A block that has only steps before a request counts as one of its parts.",
+        ("first_block = begin / row.share", "first_block = (begin - row.lead) / row.share"),
+        expected=(*LOST, "counter"), variant=LOOP, on_gpu=False,
+    ),
+    _even(
+        "one_place_for_two", "The end of one request and the beginning of the next are left in one place.",
+        ("2 * (first_block + number) + (number == 0)", "first_block + number"),
+        expected=LATE, variant=LOOP,
+    ),
+    _even(
+        "next_too_late", "The next request is looked for as many steps on as this one has.",
+        ("next = at - first + room_of(steps);", "next = at + room_of(steps);"), expected=LOST, variant=LOOP,
+    ),
+    _even(
+        "counter_of_the_head", "All requests count at one counter.",
+        ("arrived + ((long long)b * gridDim.y + h_kv)", "arrived + h_kv"), expected=(*LOST, "counter"),
+        variant=LOOP, on_gpu=False,
+    ),
+    _even(
+        "window_begins_late", "The first key of a window is rounded up to a tile.",
+        ("seen = rows.see(mask), tiles = seen.tiles(16);",
+         "seen = rows.see(mask), tiles{(seen.begin + 15) / 16, (seen.end + 15) / 16};"),
+    ),
+)  # fmt: skip
+
+
 def _cluster(name: str, mistake: str, *edits: tuple[str, ...], **options: Any) -> Mutant:
     made = tuple(Edit(old, new, file[0] if file else "decode_clusters.cuh") for old, new, *file in edits)
     return Mutant("decode/cluster", name, mistake, made, options.pop("expected", WRONG), **options)
@@ -412,4 +480,4 @@ WARPGROUPS = (
         expected=("hang",), variant=WIDE, on_gpu=False,
     ),
 )  # fmt: skip
-MUTANTS = (*CHUNKS, *SPLIT, *CLUSTER, *WARPGROUPS)
+MUTANTS = (*CHUNKS, *SPLIT, *EVEN, *CLUSTER, *WARPGROUPS)

@@ -306,6 +306,11 @@ def own_type_alone(problem: DecodeProblem) -> str | None:
     return f"does not serve pools of {E4M3.name}, only of q's type" if problem.e4m3 else None
 
 
+def cut_by_all_lengths(problem: DecodeProblem) -> str | None:
+    """The limit of a stage that cuts a request where the lengths of the others say."""
+    return "does not serve batch_invariant=True" if problem.batch_invariant else None
+
+
 def _keys_seen(mask: Mask) -> int:
     """Keys that any of the rows sees: their intervals have no gap."""
     return max(0, mask.interval(mask.seq_q - 1)[1] - mask.interval(0)[0])

@@ -12,14 +12,6 @@ def part_tiles(tiles: int, warps: int, longest: int, at_least: int) -> int:
     return max(1, -(-share // warps)) * warps
 
 
-def longest_part(most: int, about: int, at_least: int) -> int:
-    """Tiles beyond which a part is divided, where a request has at most so many: near `about`, so that parts
-    of all requests are about as long where lengths differ. The longest requests make `at_least` parts or a
-    multiple of it, which keeps all blocks busy to the end where lengths are equal.
-    """
-    return -(-most // (at_least * max(1, round(most / (at_least * about)))))
-
-
 def parts_of(tiles: int, *how: int) -> int:
     """Of a request that sees so many tiles of keys; how: as `part_tiles` takes it."""
     return max(1, -(-tiles // part_tiles(tiles, *how)))

@@ -52,7 +52,8 @@ def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
                 found += p.kv_heads * part(p, tile, request.number, begin, end, first, last, rows.size)
             found += p.kv_heads * count * barriers(tile.warps)  # before O of the warps is written over
             for h_kv in range(p.kv_heads):
-                found += _merged(p, tile, request.number, h_kv, rows, count)
+                places = (request.number * p.kv_heads + h_kv) * MAX_PARTS + np.arange(count)
+                found += merged(p, tile, h_kv, rows, places)
         found += p.kv_heads * tile.warps * _search(counts, blocks, most)
     return found
 
@@ -69,16 +70,19 @@ def _search(counts: list[int], blocks: int, most: int) -> Traffic:
     return found
 
 
-def _merged(p: Any, tile: Tile, request: int, h_kv: int, rows: np.ndarray, count: int) -> Traffic:
-    """Parts of a request's rows: if there are several, left in global memory and merged again."""
-    D, of_rows, lanes = p.head_dim, requests_of_o(rows.size, p.head_dim), FLOAT * p.head_dim // QUAD
+def merged(p: Any, tile: Tile, h_kv: int, rows: np.ndarray, places: np.ndarray) -> Traffic:
+    """Parts of a request's rows: if there are several, left in these places of global memory, each for all
+    rows of a K/V head, and merged again.
+    """
+    D, count = p.head_dim, places.size
+    of_rows, lanes = requests_of_o(rows.size, D), FLOAT * D // QUAD
     o = rows.size * D * FLOAT // 128
     out = stores(of_rows, rows.size * D * HALF // SECTOR)
     if p.sinks is not None:
         out += loads(*words(lanes, h_kv * p.group + rows % p.group, every=True))
     if count == 1:
         return out
-    place = ((request * p.kv_heads + h_kv) * MAX_PARTS + np.arange(count)[:, None]) * p.seq_q * p.group + rows
+    place = places[:, None] * p.seq_q * p.group + rows
     left, found = stores(of_rows, rows.size * D * FLOAT // SECTOR), Traffic()
     for of_part in place:
         found += left + stores(*words(lanes, of_part))

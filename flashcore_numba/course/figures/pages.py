@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.branches.decode.decode_even import Division
 from flashcore_numba.branches.decode.decode_split import PART_ELEMENTS, TILES
 from flashcore_numba.branches.decode.inputs import DecodeInputs, paged
-from flashcore_numba.branches.decode.split_parts import longest_part, part_tiles
+from flashcore_numba.branches.decode.split_parts import part_tiles
 from flashcore_numba.course.figures.canvas import (
     CYCLE,
     GREEN,
@@ -174,7 +175,7 @@ def in_clusters(lengths: Sequence[int]) -> Done:
 def in_turn(lengths: Sequence[int]) -> Done:
     """Parts as `decode/split` divides them: block x takes the parts x, x + SMS, ... of all requests."""
     tile, at_least = TILES[D][WARPS_OF], max(1, SMS // len(lengths))
-    longest = longest_part(_tiles(max(lengths)), PART_ELEMENTS[WARPS_OF] // (16 * D), at_least)
+    longest = PART_ELEMENTS[WARPS_OF] // (16 * D)
     parts = []
     for n, keys in enumerate(lengths):
         left = _tiles(keys)
@@ -183,6 +184,17 @@ def in_turn(lengths: Sequence[int]) -> Done:
             parts.append((n, min(size, left)))
             left -= size
     return [parts[sm::SMS] for sm in range(SMS)]
+
+
+def in_stretches(lengths: Sequence[int]) -> Done:
+    """Stretches of all keys as `decode/even` divides them, a block on each SM."""
+    warps, tiles = TILES[D]["few"].warps, list(map(_tiles, lengths))
+    steps = [max(1, -(-own // warps)) for own in tiles]
+    done: Done = [[] for _ in range(SMS)]
+    for n, parts in enumerate(Division.of(steps, SMS).parts(steps)):
+        for sm, first, last in parts:
+            done[sm].append((n, min(last * warps, tiles[n]) - first * warps))
+    return done
 
 
 def _tiles(keys: int) -> int:
@@ -206,18 +218,19 @@ def end(done: Done) -> int:
 
 @lettered
 def draw_balance(lesson: Any, stage: Stage, whose: str) -> Figure:
-    """Three ways to share requests of different lengths among the SMs, in a model."""
+    """Four ways to share requests of different lengths among the SMs, in a model."""
     ways = (
         ("a block per request", whole(RAGGED)),
         (f"{CLUSTER} parts of every request, a cluster", in_clusters(RAGGED)),
         ("parts by the request's own length, in turn", in_turn(RAGGED)),
+        ("equal stretches of all keys", in_stretches(RAGGED)),
     )
     alone = end(ways[0][1])
     shared = max(end(done) for _, done in ways[1:])
-    longest = (alone, shared, shared)
+    longest = (alone, *[shared] * (len(ways) - 1))
     frames = tuple(_balance(*way, most) for way, most in zip(ways, longest, strict=True))
     return Figure(f"{len(RAGGED)} requests of {min(RAGGED)} to {max(RAGGED):,} keys on {SMS} SMs: a model",
-                  frames, 2)  # fmt: skip
+                  frames, 3)  # fmt: skip
 
 
 def _balance(name: str, done: Done, longest: int) -> Frame:

@@ -10,15 +10,15 @@ CLOCK = 1.98e9  # per second, of the recorded GPU
 
 EXERCISE = Exercise(
     stage=STAGE,
-    file="decode_split.cu",
+    file="decode_parts.cuh",
     variant="in_turn",
     first="__syncthreads();  // the block's part is whole; O of all warps has been read and may be written "
     "over",
     last="__syncthreads();  // the parts' log-sum-exps are there",
     task="""\
-Who merges the parts of a request; all threads of the block execute these lines, once per part. On the lines
-before, the block's threads have stored O of its part in `parts` and the LSE in `part_lse`, or, where the
-request has one part, the result itself.
+Who merges the parts of a request: lines of finish_part, which all threads of the block call once per part.
+On the lines before, the block's threads have stored O of its part in `parts` and the LSE in `part_lse`, or,
+where the request has one part, the result itself.
 
 1. A request of one part is done: the block goes on with its next part. The loads of that part overwrite O
    of the warps, which other threads may still be reading.
@@ -29,11 +29,10 @@ request has one part, the result itself.
 4. The last block copies the LSE of all parts to lse_smem, for the rows that exist. The lines after these read
    it, every thread what others have copied.""",
     given={
-        "cut.count": "int: the parts of this request",
-        "head": "long long: the number of the request and K/V head, b * gridDim.y + h_kv",
-        "arrived": "uint32_t*, global: a counter for each head and tile of rows, [.., gridDim.z]. All are 0 "
-        "before the launch",
-        "blockIdx.z": "the tile of rows",
+        "count": "int: the parts of this request",
+        "part": "int: the number of the block's part among them",
+        "arrived": "uint32_t*, global: the counter of this request, K/V head and tile of rows, 0 before the "
+        "launch",
         "last_smem": "bool, shared",
         "lse_smem": "float, shared, [MAX_PARTS][WARP_ROWS]: by part and row",
         "part_lse": "const float*, global: what all blocks have stored",
@@ -43,26 +42,24 @@ request has one part, the result itself.
         "and returns what it was before. It releases what the thread has seen so far, and acquires what "
         "earlier arrivals have released",
         "THREADS, WARP_ROWS": "threads of the block, rows of a tile: constants",
-        "continue": "leaves for the block's next part. All threads of the block have to take it together",
+        "return": "leaves for the block's next part. All threads of the block have to take it together",
     },
     wanted=(
         Wanted("lse_smem[0][threadIdx.x % rows.inside]", "log2 of part 0's sum, of each row"),
-        Wanted(
-            "lse_smem[cut.count - 1][threadIdx.x % rows.inside]", "log2 of the last part's sum, of each row"
-        ),
+        Wanted("lse_smem[count - 1][threadIdx.x % rows.inside]", "log2 of the last part's sum, of each row"),
     ),
     hints=(
         "An arrival says: this block's part is stored. Which threads have stored it, and how does the one "
         "that arrives know that they have?",
-        "arrive_wrapping returns how many came before. With cut.count parts, what does the last one get? The "
+        "arrive_wrapping returns how many came before. With `count` parts, what does the last one get? The "
         "same number is the one after which the counter goes back to 0.",
         "One thread has the answer and all need it: it goes through shared memory, with a barrier after it. "
         "That barrier also hands on what the thread's arrival has acquired.",
-        "__syncthreads(); if (cut.count == 1) continue; if (threadIdx.x == 0) last_smem = "
-        "ptx::arrive_wrapping(arrived + head * gridDim.z + blockIdx.z, cut.count - 1) == cut.count - 1; "
-        "__syncthreads(); if (!last_smem) continue; then a loop over i from threadIdx.x to cut.count * "
-        "WARP_ROWS in steps of THREADS: number = i / WARP_ROWS, row = i % WARP_ROWS, and where row < "
-        "rows.inside lse_smem[number][row] = part_lse[part_row(number, row)]; at last __syncthreads().",
+        "__syncthreads(); if (count == 1) return; if (threadIdx.x == 0) last_smem = "
+        "ptx::arrive_wrapping(arrived, count - 1) == count - 1; __syncthreads(); if (!last_smem) return; "
+        "then a loop over i from threadIdx.x to count * WARP_ROWS in steps of THREADS: number = i / "
+        "WARP_ROWS, row = i % WARP_ROWS, and where row < rows.inside lse_smem[number][row] = "
+        "part_lse[part_row(number, row)]; at last __syncthreads().",
     ),
     gates=(
         Gate(

@@ -172,8 +172,8 @@ LESSON = Lesson(
     ),
     figures={
         "read": "The slots of the pools that your kernel reads, and those that it must not.",
-        "balance": "Requests of very different lengths on the SMs: three ways to divide them, in a model.",
+        "balance": "Requests of very different lengths on the SMs: four ways to divide them, in a model.",
     },
-    after=("decode/split", "decode/cluster"),
+    after=("decode/split", "decode/cluster", "decode/even"),
     picture="pages",
 )

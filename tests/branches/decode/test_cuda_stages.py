@@ -1,13 +1,16 @@
 """The stages of decoding in CUDA C: right in every case and order, for each variant, and without spills."""
 
+from collections import Counter
 from itertools import product
 
 import numpy as np
 import pytest
 from matrix import few
 
-from flashcore_numba.branches.decode import decode_cluster, decode_split, ladder
+from flashcore_numba import attention_paged
+from flashcore_numba.branches.decode import decode_cluster, decode_even, decode_split, ladder
 from flashcore_numba.branches.decode.decode_cluster import CLUSTER as CLUSTER_BLOCKS
+from flashcore_numba.branches.decode.decode_even import Division
 from flashcore_numba.branches.decode.decode_split import INVARIANT_PARTS, choose
 from flashcore_numba.branches.decode.decode_traffic import tiles_of_rows, words
 from flashcore_numba.branches.decode.inputs import paged
@@ -15,6 +18,7 @@ from flashcore_numba.branches.decode.operation import DECODE
 from flashcore_numba.branches.decode.split_parts import MAX_PARTS, most_parts, parts_of
 from flashcore_numba.checks.runner import check_stage, names
 from flashcore_numba.core.element import BFLOAT16, E4M3
+from flashcore_numba.core.errors import UnsupportedError
 from flashcore_numba.core.features import Features
 from flashcore_numba.core.wrapping import Idle
 from flashcore_numba.predict import Traffic, predict
@@ -23,9 +27,9 @@ from flashcore_numba.run.executor import Simulator
 from flashcore_numba.run.registers import examples, registers
 from flashcore_numba.stages.runs import Run
 
-SPLIT, CLUSTER = decode_split.STAGE, decode_cluster.STAGE
-RUNS = [(stage, variant) for stage in (SPLIT, CLUSTER) for variant in stage.variants]
-QUICK = ((SPLIT, "in_turn"), (CLUSTER, "cluster"), (CLUSTER, "wide"))
+SPLIT, CLUSTER, EVEN = decode_split.STAGE, decode_cluster.STAGE, decode_even.STAGE
+RUNS = [(stage, variant) for stage in (SPLIT, CLUSTER, EVEN) for variant in stage.variants]
+QUICK = ((SPLIT, "in_turn"), (CLUSTER, "cluster"), (CLUSTER, "wide"), (EVEN, "even"), (EVEN, "in_turn"))
 SMALLEST_SHARED = 99 * 1024  # bytes that a block may have at compute capability 8.9, the least from 8.0 on
 HOPPERS_SHARED = 227 * 1024
 TELLING = (
@@ -87,10 +91,11 @@ def test_every_head_dimension_in_every_order(stage, variant, head_dim, rng):
 
 
 @pytest.mark.long
-def test_more_requests_than_a_warp_has_lanes(rng):
+@pytest.mark.parametrize("stage", [SPLIT, EVEN], ids=label)
+def test_more_requests_than_a_warp_has_lanes(stage, rng):
     x = paged(rng, rng.integers(0, 90, 70).tolist(), 2, 1)
     for sm_count in (1, 5, 132):
-        assert_right(x, decoded(SPLIT, x, sm_count=sm_count, ops=False))
+        assert_right(x, decoded(stage, x, sm_count=sm_count, ops=False))
 
 
 @pytest.mark.long
@@ -122,7 +127,7 @@ class Launches(Idle):
         self.seen.append((kernel, grid, block, numbers, shared_bytes))
 
 
-@pytest.mark.parametrize("stage", [SPLIT, CLUSTER], ids=label)
+@pytest.mark.parametrize("stage", [SPLIT, CLUSTER, EVEN], ids=label)
 def test_a_launch_does_not_depend_on_lengths(stage, rng):
     """So that a graph that captured it serves all lengths that the table has room for."""
     x = paged(rng, [300, 5, 0, 17], 8, 2)
@@ -155,23 +160,47 @@ def test_there_are_blocks_for_the_parts_of_shorter_requests():
     assert parts_of(128, 8, 512, 16) == 16 > parts_of(129, 8, 512, 16)
 
 
-def test_requests_that_fill_the_table_keep_all_blocks_busy(rng):
-    """Their parts are `at_least` or a multiple; those of other requests are no longer, nor much shorter."""
-    for requests, keys, head_dim in product((1, 4, 12, 33, 66), (300, 5000, 37_789, 130_000), (64, 128)):
-        x = paged(rng, [1] * requests, 16, 2, 1, head_dim, spare_columns=keys // 16)
+def test_a_part_is_divided_where_lengths_may_differ(rng):
+    for requests, spare, tiles in ((1, 3000, 3004), (2, 100, 104), (2, 3000, 384)):
+        x = paged(rng, [40] * requests, 16, 2, 1, 128, spare_columns=spare)
         p = x.problem(x.arrays)
-        name, at_least = choose(p, 132)
-        longest = decode_split.longest_part(p, name, at_least)
-        tiles, about = p.capacity // 16 + 1, decode_split.PART_ELEMENTS[name] // (16 * head_dim)
-        turns = round(-(-tiles // longest) / at_least)
-        assert (
-            -(-tiles // longest) <= turns * at_least and longest * turns * at_least < tiles + turns * at_least
-        )
-        assert turns == 1 or about / 1.6 < longest < 1.6 * about
-        assert longest < 1.6 * about or turns == 1
+        assert decode_split.longest_part(p, choose(p, 132)[0]) == tiles
     for spare in (0, 9000):
         x = paged(rng, [40] * 2, 16, 2, 1, 128, spare_columns=spare, batch_invariant=True)
-        assert decode_split.longest_part(x.problem(x.arrays), "many", INVARIANT_PARTS) == 128
+        assert decode_split.longest_part(x.problem(x.arrays), "many") == 128
+
+
+def test_stretches_of_all_requests(rng):
+    """Each step is in one part, no block has more steps than `share`, starts included, no place has two
+    parts, and no request too many.
+    """
+    for _ in range(300):
+        requests, blocks = int(rng.integers(1, 80)), int(rng.integers(1, 140))
+        most = int(2 ** rng.uniform(0, 11))
+        steps = rng.integers(1, most, requests, endpoint=True).tolist()
+        if rng.integers(3) == 0:
+            steps = [most] * requests
+        division = Division.of(steps, blocks)
+        parts, of_blocks, places = division.parts(steps), Counter(), Counter()
+        for own, some in zip(steps, parts, strict=True):
+            assert 1 <= len(some) <= MAX_PARTS
+            ends = [0, *(last for *_, last in some)]
+            assert [first for _, first, _ in some] == ends[:-1] and ends[-1] == own
+            assert all(first < last for _, first, last in some)
+            assert [block for block, *_ in some] == list(range(some[0][0], some[0][0] + len(some)))
+            of_blocks.update({block: last - first for block, first, last in some})
+            if len(some) > 1:
+                places.update(2 * block + (number == 0) for number, (block, *_) in enumerate(some))
+        assert max(of_blocks.values()) <= division.share and max(of_blocks) < blocks
+        assert max(places.values(), default=1) == 1
+
+
+def test_requests_of_one_length_are_apart():
+    """Each has as many blocks as the others. Where lengths differ much, the longest is cut more often."""
+    assert Division.of([128] * 4, 16) == (32, 0, 128)
+    assert Division.of([94] * 5, 16) == (32, 0, 96)  # three each, which leaves one over
+    assert Division.of([300] * 5, 16) == (96, decode_even.START, None)
+    assert Division.of([2, 300, 2, 2], 16) == (21, decode_even.START, None)
 
 
 def test_the_size_of_a_cluster(rng):
@@ -187,12 +216,8 @@ def test_the_size_of_a_cluster(rng):
     assert chosen(133, keys=100) == ("many", 1)  # each further turn of the GPU starts and merges anew
     assert chosen(133, features=Features((100, 0))) == ("many", 1)
     assert chosen(1, batch_invariant=True) == chosen(200, batch_invariant=True) == ("few", CLUSTER_BLOCKS)
-    # Room for long requests, of which most may be short: only the batch tells.
-    assert chosen(64, keys=9000) == chosen(95, keys=130_000) == ("few", 4)
-    assert chosen(96, keys=9000) == chosen(400, keys=9000) == ("few", 2)
-    assert chosen(64, keys=9000, features=Features((100, 0))) == chosen(
-        64, keys=90, features=Features((100, 0))
-    )
+    window = Features((100, 0))
+    assert chosen(64, keys=9000, features=window) == chosen(64, keys=90, features=window)
 
 
 def test_who_has_64_rows_in_a_block(rng):
@@ -235,18 +260,27 @@ def test_keys_that_are_found_together_are_in_one_page(page, rng):
 
 
 def test_which_stage_comes_first(rng):
-    """Clusters where no request has room for many keys, or there is one, or there are many requests; parts of
-    any length elsewhere. More than 32 rows of a K/V head go to clusters where these take 64 at a time.
+    """Clusters where no request has room for many keys, or there is one; equal stretches elsewhere. More than
+    32 rows of a K/V head go to clusters where these take 64 at a time.
     """
     for requests, tokens, keys, head_dim, first in (
-        *((2, 1, 8000, 64, CLUSTER), (2, 1, 9000, 64, SPLIT), (1, 1, 9000, 64, CLUSTER)),
-        *((2, 16, 9000, 128, SPLIT), (2, 17, 9000, 128, CLUSTER), (1, 17, 4000, 64, CLUSTER)),
-        *((1, 17, 4000, 256, SPLIT), (2, 17, 4000, 256, CLUSTER), (95, 1, 9000, 128, SPLIT)),
-        *((96, 1, 9000, 128, CLUSTER), (48, 9, 9000, 128, CLUSTER), (47, 9, 9000, 128, SPLIT)),
+        *((2, 1, 8000, 64, CLUSTER), (2, 1, 9000, 64, EVEN), (1, 1, 9000, 64, CLUSTER)),
+        *((2, 16, 9000, 128, EVEN), (2, 17, 9000, 128, CLUSTER), (1, 17, 4000, 64, CLUSTER)),
+        *((1, 17, 4000, 256, SPLIT), (2, 17, 4000, 256, CLUSTER), (400, 1, 9000, 128, EVEN)),
     ):
         x = paged(rng, [1] * requests, 2, 1, tokens, head_dim, spare_columns=keys // 16)
         order = ladder.preferred(x.problem(x.arrays))
         assert order[0] is first and {*order} == {*ladder.LADDER}
+        without = [stage for stage in order if stage is not CLUSTER]  # on other GPUs
+        assert without[0] is (EVEN if requests > 1 and keys > 8192 else SPLIT)
+
+
+def test_what_is_cut_by_all_lengths_is_not_batch_invariant(rng):
+    x = paged(rng, [40, 9], 2, 1, batch_invariant=True)
+    assert EVEN.why_not(x.problem(x.arrays)) == "does not serve batch_invariant=True"
+    arrays = (x.q, x.k_pool, x.v_pool, x.block_table, x.lengths)
+    with pytest.raises(UnsupportedError, match=r"^stage decode/even does not serve batch_invariant=True"):
+        attention_paged(*arrays, batch_invariant=True, stage=EVEN.key)
 
 
 def test_the_same_stage_for_all_batches(rng):
@@ -270,6 +304,21 @@ def test_shared_memory_suffices(stage):
         assert tiles["many"].block_bytes(head_dim) < SMALLEST_SHARED - 6144
 
 
+def test_blocks_of_equal_stretches(rng):
+    """As many as the GPU holds, or as there may be steps; smaller ones where the large do not fit."""
+
+    def planned(requests, tokens=1, keys=9000, variant=None, room=HOPPERS_SHARED):
+        x = paged(rng, [1] * requests, 16, 2, tokens, 128, spare_columns=keys // 16)
+        return decode_even.plan(x.problem(x.arrays), variant, 132, room)
+
+    tiles = decode_split.TILES[128]
+    assert planned(2) == planned(400) == (tiles["few"], 66) and planned(400, 3) == (tiles["rows"], 66)
+    assert planned(2, keys=0) == (tiles["few"], 2) and planned(1, 60, keys=0) == (tiles["rows"], 1)
+    assert planned(2, variant="many") == planned(2, room=SMALLEST_SHARED) == (tiles["many"], 198)
+    assert planned(5, variant="in_turn") == (tiles["many"], 3)
+    assert planned(2, 3, room=SMALLEST_SHARED) == (tiles["many"], 99)
+
+
 def test_a_variant_is_refused_where_its_block_does_not_fit(rng):
     """What a launch asks for is what a GPU is asked for before it."""
     for head_dim in SPLIT.head_dims:
@@ -287,7 +336,7 @@ COMPILED = [
     (stage, variant, head_dim, capability)
     for stage, variant in RUNS
     for head_dim in (64, 128, 256)
-    for capability in ((80, 90) if stage is SPLIT else (90,))
+    for capability in ((90,) if stage is CLUSTER else (80, 90))
     # Whether these fit an Ampere GPU is for its larger shared memory to say, which the example has not.
     if (variant, capability) not in (("few", 80), ("rows", 80))
 ]
@@ -295,7 +344,7 @@ COMPILED = [
 
 @pytest.mark.parametrize(
     ("stage", "variant", "head_dim", "capability"),
-    few(COMPILED, (SPLIT, "many", 128, 80), (CLUSTER, "cluster", 64, 90)),
+    few(COMPILED, (SPLIT, "many", 128, 80), (CLUSTER, "cluster", 64, 90), (EVEN, "even", 128, 90)),
     ids=label,
 )
 def test_nothing_is_spilled(stage, variant, head_dim, capability):
@@ -326,10 +375,19 @@ def assert_foretold(stage, variant, problem, sm_count, tile, lanes):
     assert counted == [foretold, foretold + added], (p.shape_label, sm_count)
 
 
+OF_PARTS = [(stage, variant) for stage, variant in RUNS if stage is not CLUSTER]
+
+
+def tile_of(stage, variant, problem, sm_count):
+    if stage is EVEN:
+        return decode_even.plan(problem, variant, sm_count)[0]
+    return decode_split.TILES[problem.head_dim][decode_split.plan(problem, variant, sm_count)[0]]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-@pytest.mark.parametrize("variant", SPLIT.variants)
-def test_a_formula_gives_what_is_counted(variant, head_dim, rng):
+@pytest.mark.parametrize(("stage", "variant"), OF_PARTS, ids=label)
+def test_a_formula_gives_what_is_counted(stage, variant, head_dim, rng):
     """Requests, pages, groups and features are random."""
     for longest, page in ((40, 16), (600, int(rng.integers(1, 40)))):
         kv_heads, group, tokens = (int(n) for n in rng.integers(1, (3, 7, 6)))
@@ -338,13 +396,13 @@ def test_a_formula_gives_what_is_counted(variant, head_dim, rng):
         lengths = rng.integers(0, longest, 3 if longest > 100 else 40).tolist()
         x = paged(rng, lengths, kv_heads * group, kv_heads, tokens, head_dim, page, features=features)
         problem, sm_count = x.problem(x.arrays), int(rng.choice([3, 132]))
-        tile = decode_split.TILES[head_dim][decode_split.plan(problem, variant, sm_count)[0]]
-        assert_foretold(SPLIT, variant, problem, sm_count, tile, head_dim // 4)
+        tile = tile_of(stage, variant, problem, sm_count)
+        assert_foretold(stage, variant, problem, sm_count, tile, head_dim // 4)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", [1, 16])
-@pytest.mark.parametrize(("stage", "head_dim"), list(product((SPLIT, CLUSTER), (64, 128, 256))))
+@pytest.mark.parametrize(("stage", "head_dim"), list(product((SPLIT, CLUSTER, EVEN), (64, 128, 256))))
 def test_a_formula_knows_where_a_window_begins_and_ends(stage, head_dim, page, rng):
     """Inside one tile, at any of its keys."""
     variant = next(iter(stage.variants))
@@ -352,11 +410,8 @@ def test_a_formula_knows_where_a_window_begins_and_ends(stage, head_dim, page, r
         lengths = rng.integers(left + 1, 40, 2).tolist()
         x = paged(rng, lengths, 2, 2, 1, head_dim, page, features=Features(window=(left, -1)))
         problem = x.problem(x.arrays)
-        if stage is SPLIT:
-            tile, lanes = (
-                decode_split.TILES[head_dim][decode_split.plan(problem, variant, 132)[0]],
-                head_dim // 4,
-            )
+        if stage is not CLUSTER:
+            tile, lanes = tile_of(stage, variant, problem, 132), head_dim // 4
         else:
             name, blocks = decode_cluster.choose(problem, 132)
             tile, lanes = decode_cluster.TILES[head_dim][name], head_dim // 4 // blocks

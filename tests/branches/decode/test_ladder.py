@@ -7,6 +7,7 @@ from matrix import few
 from flashcore_numba.branches.decode.inputs import JOINED, paged
 from flashcore_numba.branches.decode.ladder import LADDER
 from flashcore_numba.branches.decode.operation import DECODE
+from flashcore_numba.branches.decode.problem import cut_by_all_lengths
 from flashcore_numba.checks.trial import LAYOUTS, Trial
 from flashcore_numba.core.features import Features
 from flashcore_numba.core.shapes import parse_any
@@ -37,7 +38,7 @@ def random_problem(rng, stage):
         causal=bool(rng.integers(2)),
         scale=float(rng.uniform(-0.5, 0.5)),
         features=Features(**{name: value for name, value in given.items() if name in stage.features}),
-        batch_invariant=bool(rng.integers(2)),
+        batch_invariant=stage.limit is not cut_by_all_lengths and bool(rng.integers(2)),
         joined=str(rng.choice([way for way in JOINED if way != "pages" or dims[0] == dims[-1]])),
     )
 

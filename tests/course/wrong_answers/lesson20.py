@@ -5,10 +5,10 @@ from . import Wrong
 WHOLE = (
     "__syncthreads();  // the block's part is whole; O of all warps has been read and may be written over\n"
 )
-ONE = "if (cut.count == 1) continue;\n"
-ELECT = "if (threadIdx.x == 0)\n"
+ONE = "if (count == 1) return;\n"
+ELECT = "if (threadIdx.x == 0) "
 KNOWN = "__syncthreads();  // all threads know whether it was the last, and see the parts that came before\n"
-OTHERS = "if (!last_smem) continue;"
+OTHERS = "if (!last_smem) return;"
 INSIDE = "if (row < rows.inside) lse_smem"
 THERE = "__syncthreads();  // the parts' log-sum-exps are there"
 
@@ -17,7 +17,7 @@ WRONG = (
         "arrives_too_early", "The thread that arrives has stored its own part, so the part is stored.",
         ((WHOLE, ""),),
         (r"a barrier",),
-        "if (cut.count == 1) continue;",
+        "if (count == 1) return;",
         cause="barrier left out",
     ),
     Wrong(
@@ -31,7 +31,7 @@ WRONG = (
         "answer_not_awaited", "last_smem is shared, so all threads see it.",
         ((KNOWN, ""),),
         (r"a barrier",),
-        "if (!last_smem) continue;",
+        "if (!last_smem) return;",
         cause="barrier left out",
     ),
     Wrong(
@@ -44,48 +44,48 @@ WRONG = (
     Wrong(
         "plain_atomic", "An atomic is an atomic.",
         (("ptx::arrive_wrapping(", "atomicInc("),),
-        (r"the value of `last_smem`, `atomicInc\(arrived \+ head \* gridDim\.z \+",),
-        "last_smem = atomicInc(arrived + head * gridDim.z + blockIdx.z, cut.count - 1) ==",
+        (r"the value of `last_smem`, `atomicInc\(arrived, count - 1\)",),
+        "if (threadIdx.x == 0) last_smem = atomicInc(arrived, count - 1) == count - 1;",
         cause="value",
     ),
     Wrong(
         "everybody_arrives", "All threads have stored, so all arrive.",
         ((ELECT, ""),),
-        (r"`last_smem = ptx::arrive_wrapping\(arrived \+ head \* gridDim\.z \+ bl",),
-        "last_smem = ptx::arrive_wrapping(arrived + head * gridDim.z + blockIdx.z, cut.count - 1) ==",
+        (r"`last_smem = ptx::arrive_wrapping\(arrived, count - 1\)",),
+        "last_smem = ptx::arrive_wrapping(arrived, count - 1) == count - 1;",
         cause="condition left out",
     ),
     Wrong(
         "every_warp_arrives", "One lane of each warp arrives, as at an mbarrier.",
-        ((ELECT, "if (lane == 0)\n"),),
-        (r"the condition, `lane == 0`",),
-        "if (lane == 0)",
+        ((ELECT, "if (threadIdx.x % 32 == 0) "),),
+        (r"the condition, `threadIdx\.x % 32 == 0`",),
+        "if (threadIdx.x % 32 == 0) last_smem = ptx::arrive_wrapping(arrived, count - 1) == count - 1;",
         cause="condition",
     ),
     Wrong(
         "first_merges", "The counter was 0: this block may merge.",
-        (("==\n                        cut.count - 1;", "== 0;"),),
-        (r"the value of `last_smem`, `ptx::arrive_wrapping\(arrived \+ head \* gr",),
-        "last_smem = ptx::arrive_wrapping(arrived + head * gridDim.z + blockIdx.z, cut.count - 1) == 0;",
+        (("== count - 1;", "== 0;"),),
+        (r"the value of `last_smem`, `ptx::arrive_wrapping\(arrived, count - 1\)",),
+        "if (threadIdx.x == 0) last_smem = ptx::arrive_wrapping(arrived, count - 1) == 0;",
         cause="value",
     ),
     Wrong(
-        "counted_from_one", "The last of cut.count blocks gets cut.count.",
-        (("==\n                        cut.count - 1;", "==\n                        cut.count;"),),
-        (r"the value of `last_smem`, `ptx::arrive_wrapping\(arrived \+ head \* gr",),
-        "cut.count;",
+        "counted_from_one", "The last of `count` blocks gets `count`.",
+        (("== count - 1;", "== count;"),),
+        (r"the value of `last_smem`, `ptx::arrive_wrapping\(arrived, count - 1\)",),
+        "if (threadIdx.x == 0) last_smem = ptx::arrive_wrapping(arrived, count - 1) == count;",
         cause="value",
     ),
     Wrong(
         "counter_left", "The counter is not needed any more, so it may count on.",
-        (("blockIdx.z, cut.count - 1)", "blockIdx.z, cut.count)"),),
-        (r"the second argument of `arrive_wrapping`, `cut\.count`",),
-        "last_smem = ptx::arrive_wrapping(arrived + head * gridDim.z + blockIdx.z, cut.count) ==",
+        (("(arrived, count - 1)", "(arrived, count)"),),
+        (r"the second argument of `arrive_wrapping`, `count`",),
+        "if (threadIdx.x == 0) last_smem = ptx::arrive_wrapping(arrived, count) == count - 1;",
         cause="argument",
     ),
     Wrong(
         "single_part_leaves_first", "A request of one part needs no barrier.",
-        ((WHOLE + "        " + ONE, ONE + "        " + WHOLE),),
+        ((WHOLE + "    " + ONE, ONE + "    " + WHOLE),),
         (r"`__syncthreads\(\);` comes too late\. Further up, and with the rest as",),
         (
             "__syncthreads();  // the block's part is whole; O of all warps has been read and"
@@ -95,37 +95,23 @@ WRONG = (
     ),
     Wrong(
         "single_part_arrives", "One part is a number of parts like any other.",
-        (("        " + ONE, ""),),
+        (("    " + ONE, ""),),
         (r"a statement",),
-        "if (row < rows.inside) lse_smem[number][row] = part_lse[part_row(number, row)];",
+        "ptx::cp_async_16(own_smem + number * 4 * THREADS, from);",
         cause="statement left out",
     ),
     Wrong(
-        "return_for_continue", "A block that is not the last has nothing left to do.",
-        ((OTHERS, "if (!last_smem) return;"),),
-        (r"`return;`",),
-        "if (!last_smem) return;",
-        cause="statement",
-    ),
-    Wrong(
-        "return_after_one_part", "A request of one part is done, and so is the block.",
-        ((ONE, "if (cut.count == 1) return;\n"),),
-        (r"`if \(cut\.count == 1\) return;`: what comes after it is not done\.",),
-        "if (cut.count == 1) return;",
-        cause="leaves",
-    ),
-    Wrong(
         "all_merge", "Every block merges what it finds; the last one overwrites the others.",
-        (("        " + OTHERS + "\n", ""),),
-        (r"`for \(int i = threadIdx\.x; i < cut\.count \* WARP_ROWS; i \+= THREADS\)`",),
-        "for (int i = threadIdx.x; i < cut.count * WARP_ROWS; i += THREADS) {",
+        (("    " + OTHERS + "\n", ""),),
+        (r"and a statement, which is missing after line 4 of your answer",),
+        "float* own_smem = (float*)smem + 4 * threadIdx.x;  // [MAX_PARTS, THREADS, 4]: a thread's place",
         cause="several places",
     ),
     Wrong(
-        "counter_of_the_kv_head", "The counter is found by the K/V head.",
-        (("arrived + head * gridDim.z", "arrived + h_kv * gridDim.z"),),
-        (r"the first argument of `arrive_wrapping`, `arrived \+ h_kv \* gridDim\.",),
-        "last_smem = ptx::arrive_wrapping(arrived + h_kv * gridDim.z + blockIdx.z, cut.count - 1) ==",
+        "counter_of_the_part", "Each part has a counter of its own.",
+        (("arrive_wrapping(arrived,", "arrive_wrapping(arrived + part,"),),
+        (r"the first argument of `arrive_wrapping`, `arrived \+ part`",),
+        "if (threadIdx.x == 0) last_smem = ptx::arrive_wrapping(arrived + part, count - 1) == count - 1;",
         cause="argument",
     ),
     Wrong(
@@ -144,23 +130,23 @@ WRONG = (
     ),
     Wrong(
         "parts_of_the_grid", "As many parts as there are blocks.",
-        (("i < cut.count * WARP_ROWS", "i < gridDim.x * WARP_ROWS"),),
+        (("i < count * WARP_ROWS", "i < gridDim.x * WARP_ROWS"),),
         (r"what ends the loop, `i < gridDim\.x \* WARP_ROWS`",),
         "for (int i = threadIdx.x; i < gridDim.x * WARP_ROWS; i += THREADS) {",
         cause="loop bound",
     ),
     Wrong(
         "a_fourth_barrier", "One barrier more before the copies, to be on the safe side.",
-        ((OTHERS + "\n", OTHERS + "\n        __syncthreads();\n"),),
+        ((OTHERS + "\n", OTHERS + "\n    __syncthreads();\n"),),
         (r"counter is too high", r"barriers, counted once per warp",),
         "__syncthreads();",
         cause="barriers",
     ),
     Wrong(
         "everybody_leaves_alone", "Thread 0 knows that it was not last, and leaves.",
-        ((KNOWN, "if (threadIdx.x == 0 && !last_smem) continue;\n        " + KNOWN),),
+        ((KNOWN, "if (threadIdx.x == 0 && !last_smem) return;\n    " + KNOWN),),
         (r"`if \(threadIdx\.x == 0 \&\& !last_smem\)` is too much",),
-        "if (threadIdx.x == 0 && !last_smem) continue;",
+        "if (threadIdx.x == 0 && !last_smem) return;",
         cause="extra condition",
     ),
 )  # fmt: skip
