@@ -76,8 +76,8 @@ def _shapes(stage: Stage, element: Element) -> list[tuple]:
         ("two requests share their first pages", partial(_shared, d=d, element=element), "inside"),
     ]
     if stage.limit is not cut_by_all_lengths:
-        invariant = {"batch_invariant": True}
-        found.append(case("100 times as many keys, batch-invariant", (700, 64, 7), 2, 1, 2, d, **invariant))
+        name = "100 times as many keys, batch-invariant"
+        found.append(case(name, (700, 64, 7), 2, 1, 2, d, batch_invariant=True))
     if stage.kernels.by_shape:  # whose blocks take many rows at a time, and have rings that come round
         found.insert(5, case("8 query heads on 1, 8 tokens: 64 rows, 5000 keys", (5000,), 8, 1, 8, d, 8))
         found.append(case("16 query heads on 2, 9 tokens: 72 rows", (1, 200), 16, 2, 9, d, 3))
