@@ -8,10 +8,8 @@ import pytest
 from flashcore_numba.records import artifact
 
 ROOT = Path(__file__).resolve().parents[2]
-COLUMNS = (
-    *(f"split few 2^{exponent}" for exponent in (20, 19, 18)),  # elements of K in a part: of 128, 8,192 keys
-    *(f"cluster few {blocks}" for blocks in (8, 4, 2)),
-)
+COLUMNS = ("split", "cluster 8", "cluster 4", "cluster 2", "even, start 0", "even")
+KNOWN = 8192  # keys that a table has room for, up to which no request is taken to be far longer than others
 
 
 def kind(batch):
@@ -34,7 +32,7 @@ def test_the_appendix_has_the_times_of_every_configuration():
             for each in record["batches"]
             if ends[0] <= each["batch"] * each["kv_heads"] <= ends[-1]
             and each["batch"] > 1 and each["head_dim"] == 128 and each["tokens"] == 1
-            and kind(each) == lengths
+            and each["room"] > KNOWN and kind(each) == lengths
         ]  # fmt: skip
         seen += len(batches)
         for column, cell in zip(COLUMNS, cells, strict=True):
@@ -42,6 +40,19 @@ def test_the_appendix_has_the_times_of_every_configuration():
             shown = dict.fromkeys((f"{min(ratios):.2f}", f"{max(ratios):.2f}"))
             assert cell == " to ".join(shown), (units, lengths, column)
     assert len(lines) == 12 and f"? {seen} batches of D = 128" in text
+
+
+def test_the_appendix_has_what_counted_starts_save():
+    batches = artifact.other("decode/configurations")["batches"]
+    long = [each["us"] for each in batches if each["batch"] > 1 and each["room"] > KNOWN]
+    text = " ".join((ROOT / "lessons/appendix_20.md").read_text().split())
+    starts = {"0": "even, start 0", "2": "even, start 2", "3": "even, start 3", "6": "even"}
+    starts["12"] = "even, start 12"
+    every = [*starts.values(), "even, start 1"]
+    for steps, name in starts.items():
+        above = [100 * (us[name] / min(us[other] for other in every) - 1) for us in long]
+        assert f"{sum(above) / len(above):.1f} and {max(above):.0f} % for {steps}" in text
+    assert f"the record's {len(long)} batches" in text
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from flashcore_numba.stages.stage import Stage
 CLUSTER = 8  # blocks, where the batch must not tell; the most that every GPU of the kind runs
 START_KEYS = 256  # that a block would read while it starts and merges
 WIDE_KEYS = 2048  # of a block, beyond which three warpgroups of 64 rows are faster than two
+SHORT_KEYS = {64: 256, 128: 512}  # of a block, by D, up to which wgmma is faster for 17 to 32 rows
 NARROW_ROWS = 32  # of a K/V head, beyond which blocks of 32 rows would read the same keys again
 # Blocks of a cluster -> the share of a GPU's places that clusters can have, measured on an H200: their blocks
 # run side by side.
@@ -52,19 +53,21 @@ def choose(problem: DecodeProblem, sm_count: int, variant: str | None = None) ->
     elif "rows" in tiles and p.seq_q * p.group > 16:
         name = "rows"
     else:
-        alone = p.batch_invariant or tiles["few"].blocks(p) <= sm_count
-        name = "few" if alone else "many"
+        name = "few" if p.batch_invariant or tiles["few"].blocks(p) <= sm_count else "many"
     if p.batch_invariant:
         return name, CLUSTER
-    blocks, an_sm = tiles[name].blocks(p), tiles[name].blocks_an_sm
-    keys = most_keys(p)
+    blocks, an_sm, keys = tiles[name].blocks(p), tiles[name].blocks_an_sm, most_keys(p)
 
     def duration(size: int) -> float:
         turns = -(-size * blocks // max(1, int(sm_count * an_sm * PLACED[size])))
         return turns * (keys / size + START_KEYS)
 
     size = min(PLACED, key=duration)
-    return ("wide_3" if name == "wide" != variant and keys > size * WIDE_KEYS else name), size
+    if name == "wide" != variant and keys > size * WIDE_KEYS:
+        name = "wide_3"
+    elif name == "rows" != variant and keys <= size * SHORT_KEYS[p.head_dim] and tiles["wide"].serves(p):
+        name = "wide"
+    return name, size
 
 
 def fill_gpu(problem: Any) -> bool:

@@ -227,7 +227,12 @@ def test_who_has_64_rows_in_a_block(rng):
         x = paged(rng, [1], 16, 2, tokens, head_dim, **options)
         return decode_cluster.choose(x.problem(x.arrays), 132, variant)
 
-    assert chosen(4)[0] == "rows" and chosen(5) == chosen(8) == ("wide", 8) and chosen(30) == ("wide", 8)
+    assert chosen(5) == chosen(8) == ("wide", 8) and chosen(30) == ("wide", 8)
+    # 32 rows where a block has few keys; more are faster by mma.sync.
+    for head_dim, keys in ((64, 2048), (128, 4096)):
+        assert chosen(4, head_dim=head_dim, spare_columns=keys // 16 - 1)[0] == "wide"
+        assert chosen(4, head_dim=head_dim, spare_columns=keys // 16)[0] == "rows"
+    assert chosen(4, "rows")[0] == chosen(4, stored=E4M3)[0] == chosen(4, batch_invariant=True)[0] == "rows"
     assert chosen(1, "wide") == ("wide", 8) and chosen(8, "rows")[0] == "rows"
     assert chosen(8, spare_columns=1100) == ("wide_3", 8) and chosen(8, spare_columns=900)[0] == "wide"
     assert chosen(8, "wide", spare_columns=1100)[0] == "wide"
@@ -436,7 +441,9 @@ OF_CLUSTERS = [
     for head_dim, tiles in decode_cluster.TILES.items()
     for name in tiles
     if name != "many"  # which comes beside "few", on a GPU of fewer SMs
-    for variant in {"wide": ("cluster",), "wide_3": ("wide_3",)}.get(name, ("cluster", "overlapped"))
+    for variant in {"rows": ("rows",), "wide": ("cluster",), "wide_3": ("wide_3",)}.get(
+        name, ("cluster", "overlapped")
+    )
     if head_dim == 64 or name != "wide_3"
 ]
 ROWS = {"few": (1, 16), "rows": (17, 32), "wide": (33, 80)}  # fewest and most of a K/V head
