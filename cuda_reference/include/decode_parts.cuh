@@ -3,7 +3,7 @@
 #pragma once
 #include "decode.cuh"
 
-static_assert(16 * MAX_PARTS * THREADS <= sizeof(stored) * WARPS * RING, "the parts fit: a float4 per thread");
+static_assert(16 * MAX_PARTS * THREADS <= sizeof(stored) * WARPS * RING, "a float4 of all parts per thread");
 
 // The part with this number among those of all requests: one of request `b`, of which `number` becomes the
 // number there; false if there is none. For a whole warp: a lane has a request, 32 at a time.

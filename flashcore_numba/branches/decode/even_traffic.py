@@ -44,7 +44,7 @@ def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
 
 def _search(division: Division, steps: list[int], blocks: int) -> Traffic:
     """The lengths that a warp of each block reads: all of them, those up to each request that it comes to,
-    and once more that of a request of which it has nothing but what lies before it.
+    and once more that of a request of which it has nothing but steps before its own.
     """
 
     def lengths(count: int) -> Traffic:
