@@ -440,14 +440,21 @@ def test_no_false_alarm_on_any_schedule(file, case, rng):
         compare(made, [as_array(value) for value in made.args])
 
 
-def on_gpu(file: str, case: Case) -> list[np.ndarray]:
+def copied(array: np.ndarray):
+    """On the GPU, with the order of its axes in memory, which `cupy.asarray` changes."""
     import cupy
 
-    arrays = [cupy.asarray(as_array(value)) for value in case.args if isinstance(as_array(value), np.ndarray)]
+    axes = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+    return cupy.asarray(np.ascontiguousarray(array.transpose(axes))).transpose(*np.argsort(axes).tolist())
+
+
+def on_gpu(file: str, case: Case) -> list[np.ndarray]:
+    values = map(as_array, case.args)
+    arrays = [copied(value) for value in values if isinstance(value, np.ndarray)]
     left, args = iter(arrays), []
     for value in case.args:
         if isinstance(value, TensorMap):
-            args.append(TensorMap(next(left), value.box, value.swizzle))
+            args.append(TensorMap(next(left), value.box, value.swizzle, value.shape, value.strides))
         else:
             args.append(next(left) if isinstance(value, np.ndarray) else value)
     load(kernel_of(file, case), "gpu")(case.grid, case.block, tuple(args), shared_mem=case.shared)
