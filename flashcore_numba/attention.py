@@ -312,6 +312,10 @@ class _Call(NamedTuple):
         )
         q, k, v = (array.view for array in arrays.values())
         problem = Problem(q, k, v, self.causal, self.scale, features)
+        for name, target in targets.items():
+            if (dtype := target.view.dtype) not in (q.dtype, FLOAT32.dtype):
+                only = f"only {q.dtype.name} and float32 are accepted"
+                raise ArgumentError(f"{name} has dtype {str(dtype)[:100]}: {only}")
         if not problem.on_gpu:
             problem.features.check_lengths(q, k)
         return problem

@@ -87,7 +87,7 @@ def test_bfloat16_runs_where_it_is_served(rng):
         attention(q, k, v, stage=5)
     with pytest.raises(ArgumentError, match="v has dtype float16: q has bfloat16, and they must be equal"):
         attention(q, k, v.astype(np.float16))
-    with pytest.raises(ArgumentError, match="out has dtype float16: only bfloat16 is accepted"):
+    with pytest.raises(ArgumentError, match="out has dtype float16: only bfloat16 and float32 are accepted"):
         attention(q, k, v, out=np.empty(q.shape, np.float16))
 
 
