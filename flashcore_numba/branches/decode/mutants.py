@@ -181,7 +181,7 @@ SPLIT = (
         "sink_in_every_part", "The sink joins the sum once per part.",
         ("if (column == 0) part_lse[part_row(part, row)] = lse_log2;",
          "float m = fmaxf(lse_log2, LOWEST), l = lse_log2 == -INFINITY ? 0.0f : 1.0f;\n"
-         "join_sink(m, l, params, rows.head(row));\n"
+         "join_sink(m, l, rows.params, rows.head(row));\n"
          "if (column == 0) part_lse[part_row(part, row)] = l == 0 ? -INFINITY : m + __log2f(l);",
          PARTS),
     ),
@@ -355,7 +355,7 @@ EVEN = (
     ),
     _even(
         "to_the_end", "A block that ends inside a request reads all the rest of it.",
-        ("to = min(steps, end - begin);", "to = steps;"), variant=LOOP,
+        ("to = min(steps, end - begin);", "to = steps;"), expected=LATE, variant=LOOP,
     ),
     _even(
         "part_without_keys", "A block that has only steps before a request counts as one of its parts.",
