@@ -76,7 +76,7 @@ def _left_over(kernel: Source, name: str, value: int) -> KernelProblem:
         return [number for number, line in enumerate(lines, 1) if re.search(pattern, line)]
 
     uses, mentions = found(rf"(atomic(?!Exch)|arrive)\w*\(&?{name}\b"), found(rf"\b{name}\b")
-    line = uses[0] if uses else mentions[-1]  # a header adds to what the kernel hands it
+    line = [*uses[:1], *mentions[-1:], 1][0]  # of mentions: a header adds to what the kernel hands it
     text = f"{name} is {value} after the launch: the next one must find the 0 that this one found"
     site = Site(str(kernel.path), line, lines[line - 1].strip())
     return KernelProblem("counter left over", site, None, (text,), array=name)

@@ -29,7 +29,8 @@ def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
         tiles = [(begin // KEYS, ceil_div(end, KEYS)) for begin, end in ends]
         steps = [max(1, ceil_div(last - first, tile.warps)) for first, last in tiles]
         division = Division.of(steps, blocks)
-        for request, parts in enumerate(division.parts(steps)):
+        parts_of_all = division.parts(steps)
+        for request, parts in enumerate(parts_of_all):
             for _, begins, done in parts:
                 first, last = (tiles[request][0] + step * tile.warps for step in (begins, done))
                 own = first, min(last, tiles[request][1])
@@ -38,11 +39,11 @@ def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
             for h_kv in range(p.kv_heads):
                 places = np.array([2 * block + (number == 0) for number, (block, *_) in enumerate(parts)])
                 found += merged(p, tile, h_kv, rows, places * p.kv_heads + h_kv)
-        found += p.kv_heads * tile.warps * _search(division, steps, blocks)
+        found += p.kv_heads * tile.warps * _search(division, steps, parts_of_all, blocks)
     return found
 
 
-def _search(division: Division, steps: list[int], blocks: int) -> Traffic:
+def _search(division: Division, steps: list[int], parts_of_all: list[list], blocks: int) -> Traffic:
     """The lengths that a warp of each block reads: all of them, those up to each request that it comes to,
     and once more that of a request of which it has nothing but steps before its own.
     """
@@ -53,7 +54,7 @@ def _search(division: Division, steps: list[int], blocks: int) -> Traffic:
         return sum((loads(1, sectors) for sectors in each), Traffic())
 
     found, at = blocks * lengths(len(steps)), 0
-    for request, parts in enumerate(division.parts(steps)):
+    for request, parts in enumerate(parts_of_all):
         ends = at + (division.room or division.lead + steps[request])
         comes = range(at // division.share, min(blocks, ceil_div(ends, division.share)))
         up_to = min(len(steps), (request // LANES + 1) * LANES)

@@ -3,6 +3,7 @@
 `checks.deletions` has those that leave out a barrier, a wait or a fence of a kernel in CUDA C.
 """
 
+from functools import partial
 from typing import Any
 
 from flashcore_numba.checks.mutation import Mutant
@@ -140,10 +141,17 @@ HEADER, KEYS, PARTS, E4M3, LOOP = (
 LATE = ("race", "copy", "memory", "value", "property")  # what is read before it is there, or after it was
 
 
-def _split(name: str, mistake: str, *edits: tuple[str, ...], **options: Any) -> Mutant:
-    made = tuple(Edit(old, new, file[0] if file else "decode_split.cu") for old, new, *file in edits)
-    return Mutant("decode/split", name, mistake, made, options.pop("expected", WRONG), **options)
+def _in_cuda(
+    stage: str, source: str, name: str, mistake: str, *edits: tuple[str, ...], **options: Any
+) -> Mutant:
+    """edits: of `source`, unless they name another file."""
+    made = tuple(Edit(old, new, file[0] if file else source) for old, new, *file in edits)
+    return Mutant(stage, name, mistake, made, options.pop("expected", WRONG), **options)
 
+
+_split = partial(_in_cuda, "decode/split", "decode_split.cu")
+_even = partial(_in_cuda, "decode/even", "decode_even.cu")
+_cluster = partial(_in_cuda, "decode/cluster", "decode_clusters.cuh")
 
 SPLIT = (
     _split(
@@ -318,11 +326,6 @@ SPLIT = (
 )  # fmt: skip
 
 
-def _even(name: str, mistake: str, *edits: tuple[str, ...], **options: Any) -> Mutant:
-    made = tuple(Edit(old, new, file[0] if file else "decode_even.cu") for old, new, *file in edits)
-    return Mutant("decode/even", name, mistake, made, options.pop("expected", WRONG), **options)
-
-
 LOST = ("unwritten", *LATE)
 
 EVEN = (
@@ -382,11 +385,6 @@ EVEN = (
          "seen = rows.see(mask), tiles{(seen.begin + 15) / 16, (seen.end + 15) / 16};"),
     ),
 )  # fmt: skip
-
-
-def _cluster(name: str, mistake: str, *edits: tuple[str, ...], **options: Any) -> Mutant:
-    made = tuple(Edit(old, new, file[0] if file else "decode_clusters.cuh") for old, new, *file in edits)
-    return Mutant("decode/cluster", name, mistake, made, options.pop("expected", WRONG), **options)
 
 
 CLUSTER = (

@@ -316,5 +316,5 @@ def test_a_block_that_adds_before_its_turn_is_reported(rng, tmp_path):
     path = tmp_path / "backward_wgmma.cu"
     path.write_text(TEXT.replace(TURN, ""))
     tile = TILES[64]._replace(deterministic=True)
-    with pytest.raises(SimulationError, match=r"endless loop|deadlock"):
+    with pytest.raises(SimulationError, match="deadlock"):
         added(drawn(rng, 330, 512), tile, Played(path, order="reverse", ops=False))
