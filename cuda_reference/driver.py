@@ -11,6 +11,7 @@ from typing import Any
 PORTABLE_CLUSTER = 8  # blocks that CUDA promises of every GPU from sm_90 on
 NON_PORTABLE = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 LEGACY = (0, 1)  # handles of the default stream, which cannot be captured
+PER_THREAD = 2  # the handle of each thread's own default stream
 INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: this thread has not used the GPU before
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 ACTIVE = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE

@@ -119,6 +119,7 @@ BAD = {
     "negative softcap": ({"softcap": -1.0}, ["softcap is -1.0", "above 0"]),
     "NaN": ({"softcap": math.nan}, ["softcap is nan"]),
     "infinite": ({"softcap": math.inf}, ["softcap is inf"]),
+    "nothing in float32": ({"softcap": 1e-46}, ["softcap is 1e-46", "float32 above 0"]),
     "softcap as text": ({"softcap": "5"}, ["softcap is '5'"]),
     "sinks of a list": ({"sinks": [1.0] * 4}, ["sinks is of type list"]),
     "sinks in float16": ({"sinks": FLOATS.astype(np.float16)}, ["sinks has dtype float16", "float32"]),

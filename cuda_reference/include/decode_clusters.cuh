@@ -27,17 +27,18 @@ __device__ __forceinline__ void decode_in_cluster(stored* smem, const element* q
     element* q_smem = (element*)(smem + SHARES * RING);  // [BLOCK_ROWS, D]
     const int lane = threadIdx.x % 32, warp = __shfl_sync(ALL_LANES, threadIdx.x / 32, 0);
     const int rank = ptx::cluster_rank(), b = blockIdx.z;
-    const BlockRows rows(params, cache, inverse_group, blockIdx.y, blockIdx.x / CLUSTER);
-    const int float4s = rows.inside * (QUADS / CLUSTER);
+    const int tile = blockIdx.x / CLUSTER, inside = BlockRows::of_tile(params, tile);
+    const int float4s = inside * (QUADS / CLUSTER);
     if (threadIdx.x == 0) {
         ptx::mbarrier_init(&full, 1);
         ptx::fence_mbarrier_init();  // the other blocks see it once the cluster's barrier is passed
-        ptx::mbarrier_arrive_expect(&full, CLUSTER * (float4s + rows.inside) * 16);
+        ptx::mbarrier_arrive_expect(&full, CLUSTER * (float4s + inside) * 16);
     }
     __syncwarp();  // the warp's lanes arrive together
     ptx::cluster_arrive_relaxed();
     if (EARLY) ptx::grid_dependency_wait();  // kernels before have written all inputs and read out
 
+    const BlockRows rows(params, cache, inverse_group, blockIdx.y, tile);  // reads scales, which are inputs
     const Mask mask(params, params.sequence(b));
     const Interval seen = rows.see(mask), tiles = seen.tiles(16);
     const int part_tiles = ceil_div(ceil_div(tiles.end - tiles.begin, CLUSTER), WARPS) * WARPS;

@@ -65,10 +65,13 @@ struct BlockRows {
                                          int h_kv, int tile)
         : params(params), inverse_group(inverse_group), h_kv(h_kv), first(tile * BLOCK_ROWS) {
         all = params.S_q * params.group;
-        inside = min(BLOCK_ROWS, all - first);
+        inside = of_tile(params, tile);
         k_scale = cache.scales.k(h_kv), v_scale = cache.scales.v(h_kv);
     }
 
+    __device__ __forceinline__ static int of_tile(const Params& params, int tile) {
+        return min(BLOCK_ROWS, params.S_q * params.group - tile * BLOCK_ROWS);
+    }
     // Rows after the last stand for it.
     __device__ __forceinline__ int token(int row) const {
         return int(min(first + row, all - 1) * (unsigned long long)inverse_group >> 31);
@@ -94,7 +97,8 @@ struct BlockRows {
     // Four columns of a row that all parts have joined. The sink is one more part, whose O is 0.
     __device__ __forceinline__ void store(element* out, float* lse, int b, int row, int column,
                                           const float (&o)[4], float lse_log2) const {
-        float m = fmaxf(lse_log2, LOWEST), l = lse_log2 == -INFINITY ? 0.0f : 1.0f;
+        const bool some = lse_log2 != -INFINITY;  // a NaN of a key or of q stays one
+        float m = some ? lse_log2 : LOWEST, l = some ? 1.0f : 0.0f;
         const float rescale = join_sink(m, l, params, head(row)), factor = rescale * inverse_sum(l) * v_scale;
         const float whole[4] = {factor * o[0], factor * o[1], factor * o[2], factor * o[3]};
         uint32_t pairs[2];

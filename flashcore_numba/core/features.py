@@ -56,7 +56,7 @@ ARGUMENTS = {
 CALLED = {"prior_out": "prior[0]", "prior_lse": "prior[1]", "norm_weight": "head_norm[0]"}
 """What messages call an array that is part of an argument."""
 
-LEAST_EPS = float(np.finfo(np.float32).tiny)
+LEAST = float(np.finfo(np.float32).tiny)
 
 
 class Sequence(NamedTuple):
@@ -325,7 +325,7 @@ def _checked_window(window: Any) -> tuple[int, int]:
 def _checked_eps(eps: Any) -> float:
     real = isinstance(eps, numbers.Real) and not isinstance(eps, bool | np.bool_)
     value = float(eps) if real else math.nan
-    if not LEAST_EPS <= value <= float(np.finfo(np.float32).max):
+    if not LEAST <= value <= float(np.finfo(np.float32).max):
         raise ArgumentError(f"head_norm[1], eps, is {shown(eps)}: it must be a finite float32 above 0")
     return value
 
@@ -333,6 +333,6 @@ def _checked_eps(eps: Any) -> float:
 def _checked_softcap(softcap: Any) -> float:
     real = isinstance(softcap, numbers.Real) and not isinstance(softcap, bool | np.bool_)
     value = float(softcap) if real else math.nan
-    if not 0 <= value <= float(np.finfo(np.float32).max):
-        raise ArgumentError(f"softcap is {shown(softcap)}: it must be a finite number above 0, or 0")
+    if value != 0 and not LEAST <= value <= float(np.finfo(np.float32).max):
+        raise ArgumentError(f"softcap is {shown(softcap)}: it must be a finite float32 above 0, or 0")
     return value

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cuda_reference.driver import LEGACY, Allowed, Handle
+from cuda_reference.driver import LEGACY, PER_THREAD, Allowed, Handle
 from flashcore_numba.core.arrays import Adopted, Outline, share_memory
 from flashcore_numba.core.problem import ALIGNMENT
 from flashcore_numba.run import workspace
@@ -277,12 +277,14 @@ class Plan:
         if not self._made:
             self._launch(addresses, stream, captured)
             return ()
+        # Put aside only where one stream has this handle: PER_THREAD is another one in each thread.
+        ahead = self._ahead and not captured and stream != PER_THREAD
         spare = self, stream, False
-        made, places = (not captured and _spares.pop(spare, None)) or self._arrays()
+        made, places = (ahead and _spares.pop(spare, None)) or self._arrays()
         if captured:  # a graph keeps what is returned too
             workspace.keep(stream, made)
         self._launch(addresses + places, stream, captured)
-        if self._ahead and not captured:
+        if ahead:
             _put_aside(spare, self._arrays())
         return made
 

@@ -30,8 +30,8 @@ def _request(p: Any, each: Sequence) -> Traffic:
     length = each.mask.seq_k
     size = max(FEWEST_KEYS, ceil_div(length, MOST_CHUNKS * LANES) * LANES)
     given = min(MOST_CHUNKS, ceil_div(p.capacity, FEWEST_KEYS))  # chunks that the scratch memory has room for
-    # Every warp of the first kernel looks at the length, and the warp of a row in the second does so twice.
-    found = p.heads * p.seq_q * loads(*2 * (ceil_div(given, WARPS) * WARPS + 2,))
+    # Every warp of the first kernel looks at the length, and the warp of a row in the second does.
+    found = p.heads * p.seq_q * loads(*2 * (ceil_div(given, WARPS) * WARPS + 1,))
     q, k, v = _row(p.head_dim), _row(p.head_dim), _row(p.value_dim)
     for token in range(p.seq_q):
         begin, end = each.mask.interval(token)

@@ -46,7 +46,8 @@ def launch(
     merge = merge_kernel(p.value_dim, sinks is not None)
     sinks = executor.empty((1,), np.float32) if sinks is None else sinks
     blocks = (p.seq_q, p.heads, p.batch)
-    executor.launch(merge, blocks, LANES, part_out, part_lse, p.lengths, sinks, out, lse, *bounds)
+    room = np.int32(p.capacity)
+    executor.launch(merge, blocks, LANES, part_out, part_lse, p.lengths, sinks, out, lse, room, *bounds)
 
 
 STAGE = Stage(

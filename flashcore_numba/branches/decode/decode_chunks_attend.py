@@ -34,7 +34,7 @@ def chunk_kernel(D, D_V, softcapped):
         token, chunk = cuda.blockIdx.x % tokens, cuda.blockIdx.x // tokens * WARPS + cuda.threadIdx.y
         h, b = cuda.blockIdx.y, cuda.blockIdx.z
         h_kv = h // (q.shape[1] // k_pool.shape[2])
-        length = lengths[b]
+        length = min(max(lengths[b], 0), table.shape[1] * page)  # the table has no pages for more
         begin, end = band(token, tokens, length, left, right)
         size = chunk_keys(length)
         begin, end = max(begin, chunk * size), min(end, (chunk + 1) * size)

@@ -16,12 +16,13 @@ def merge_kernel(D_V, with_sinks):
     PARTS = D_V // LANES
 
     @cuda.jit
-    def merge_chunks(part_out, part_lse, lengths, sinks, out, lse, left, right):
-        # out: [B, H, S_q, D_v] float16   lse: [B, H, S_q] float32   sinks: [H] float32
+    def merge_chunks(part_out, part_lse, lengths, sinks, out, lse, room, left, right):
+        # out: [B, H, S_q, D_v] float16   lse: [B, H, S_q] float32   sinks: [H] float32   room: of a request
         lane, token = cuda.threadIdx.x, cuda.blockIdx.x
         h, b = cuda.blockIdx.y, cuda.blockIdx.z
-        begin, end = band(token, out.shape[2], lengths[b], left, right)
-        size = chunk_keys(lengths[b])
+        length = min(max(lengths[b], 0), room)
+        begin, end = band(token, out.shape[2], length, left, right)
+        size = chunk_keys(length)
         first, last = begin // size, (end + size - 1) // size if begin < end else 0
         chunk_lse = part_lse[b, h, token, lane] if first <= lane < last else NOTHING
         m = warp_max(chunk_lse)

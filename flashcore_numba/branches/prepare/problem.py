@@ -10,7 +10,7 @@ import numpy as np
 from cuda_reference.shown import shown
 from flashcore_numba.core.element import FLOAT32, Element
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.core.features import OFF
+from flashcore_numba.core.features import LEAST, OFF
 from flashcore_numba.core.problem import ALIGNMENT, Problem, address, check_layout, placed_on
 from flashcore_numba.core.scaled import SCALES, arrays_of, checked_scale_of, is_e4m3
 
@@ -122,8 +122,8 @@ class PrepareProblem:
         if eps is None:
             return
         real = isinstance(eps, numbers.Real) and not isinstance(eps, bool | np.bool_)
-        if not real or not 0 <= float(eps) <= FLOAT32.largest:
-            raise ArgumentError(f"norm_eps is {shown(eps)}: it must be a finite number from 0 on, or None")
+        if not real or not (eps == 0 or LEAST <= float(eps) <= FLOAT32.largest):
+            raise ArgumentError(f"norm_eps is {shown(eps)}: it must be a finite float32 from 0 on, or None")
         object.__setattr__(self, "norm_eps", float(eps))
 
     def _check(self, name: str, shape: tuple[int, ...], dtypes: tuple[np.dtype, ...]) -> None:

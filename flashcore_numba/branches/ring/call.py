@@ -21,11 +21,15 @@ CAPTURED = ("gated", "gather", "pull")  # ways whose transfers are copies
 
 
 class Captured(NamedTuple):
-    """A CUDA graph of a call: `replay()` does it again on the memory of the arguments and of out and lse."""
+    """A CUDA graph of a call: `replay()` does it again on the memory of the arguments and of out and lse.
+
+    held: what the graph reads and writes beside out and lse, alive as long as this is.
+    """
 
     replay: Callable[[], None]
     out: Any
     lse: Any
+    held: tuple[Any, ...]
 
 
 class RingAttention:
@@ -45,6 +49,9 @@ class RingAttention:
     Every rank calls each method alike, in the same order. On CPUs the ranks tell each other first what they
     are called with: where one refuses its arguments or they differ, all raise, and none has begun. On GPUs
     that would make the host wait: the peers of a rank that refuses its arguments wait for it.
+
+    Calls of one object, and replays of its graphs, use the same memory for keys on their way. On GPUs queue
+    them on one stream, or let the stream of each wait for the one before.
 
     Raises MissingPackageError where torch is not installed, ArgumentError for a bad argument, also where no
     process group has been made.
@@ -157,7 +164,7 @@ class RingAttention:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             out, lse = self(q, k, v, causal=causal, scale=scale)
-        return Captured(graph.replay, out, lse)
+        return Captured(graph.replay, out, lse, (q, k, v, *self._rank(q).held()))
 
     def _agreed(self, method: str, causal: Any, scale: Any, **arrays: Any) -> Layer:
         """What the arguments of a method are for all ranks. Raises ArgumentError."""
@@ -189,10 +196,13 @@ class RingAttention:
         for name, each in more.items():
             _check_like(name, each, q)
         causal = checked_flag("causal", causal)
+        numerics = self._numerics(q)
+        if decodes and _on_host(q):
+            numerics.check(q, k, v)  # a rank without keys launches nothing, and would not notice
         if decodes:
             programs.check_newest(self.number, self.split.ranks, causal, q.shape[2], k.shape[2])
         scale = None if scale is None else checked_scale(scale, q.shape[3])
-        return Layer(self.split, causal, self._numerics(q), scale)
+        return Layer(self.split, causal, numerics, scale)
 
     def _numerics(self, q: Any) -> Numerics:
         stage, backward_stage = self._stages

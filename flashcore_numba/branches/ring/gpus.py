@@ -72,6 +72,11 @@ class GpuRank:
             self._peers[name, peer] = handle.get_buffer(peer, tuple(own.shape), own.dtype)
         return self._peers[name, peer]
 
+    def held(self) -> tuple[Any, ...]:
+        """All memory of the calls so far, of which another shape or type may replace some."""
+        every = self._memory, self._handles, self._peers, self._numbers, self._kept
+        return tuple(value for each in every for value in each.values())
+
     def kept(self, make: Callable[..., Any], *how: Any) -> Any:
         key = make, how
         found = self._kept.get(key)

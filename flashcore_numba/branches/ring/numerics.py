@@ -9,12 +9,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from flashcore_numba.attention import attention
+from flashcore_numba.attention import attention, best_stage
 from flashcore_numba.branches.backward.call import attention_backward
 from flashcore_numba.branches.decode.merging import merged
-from flashcore_numba.calls import find_stage
+from flashcore_numba.calls import find_stage, refuse
+from flashcore_numba.core.arrays import adopt
 from flashcore_numba.core.errors import UnsupportedError
 from flashcore_numba.core.features import MERGING
+from flashcore_numba.core.output import LSE
+from flashcore_numba.core.problem import Problem
 
 Arrays = tuple[Any, ...]
 
@@ -26,6 +29,11 @@ class Numerics(Protocol):
 
     def check_waits(self) -> None:
         """Raise UnsupportedError unless `attend` waits for keys that still come."""
+
+    def check(self, q: Any, k: Any, v: Any) -> None:
+        """Raise ArgumentError or UnsupportedError where `attend` would refuse arrays like these on the host,
+        whatever the number of keys.
+        """
 
     def attend(
         self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None, keys_from: Any = None
@@ -47,6 +55,9 @@ class Float32:
 
     def check_waits(self) -> None:
         """What carries out the programs with it does the waiting."""
+
+    def check(self, q: Any, k: Any, v: Any) -> None:
+        """It takes all that a call takes."""
 
     def attend(
         self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None, keys_from: Any = None
@@ -89,6 +100,15 @@ class Stages:
             raise UnsupportedError(
                 f"way='gated' needs a stage that waits for keys: {label} does not, 15 does"
             )
+
+    def check(self, q: Any, k: Any, v: Any) -> None:
+        k, v = (adopt(each, name).view for name, each in (("k", k), ("v", v)))
+        one_key = [np.zeros((*each.shape[:2], 1, each.shape[3]), each.dtype) for each in (k, v)]
+        problem = Problem(adopt(q, "q").view, *one_key)
+        if self.stage is None:
+            best_stage(problem, (LSE,))
+        else:
+            refuse(find_stage(self.stage), problem, (LSE,))
 
     def attend(
         self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None, keys_from: Any = None

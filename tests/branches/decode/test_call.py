@@ -7,6 +7,7 @@ from flashcore_numba import ArgumentError, Problem, UnsupportedError, attention,
 from flashcore_numba.branches.decode.inputs import paged
 from flashcore_numba.branches.decode.ladder import LADDER
 from flashcore_numba.branches.decode.operation import DECODE
+from flashcore_numba.checks.trial import Trial
 from flashcore_numba.checks.truth import truth
 from flashcore_numba.core.element import BFLOAT16
 from flashcore_numba.core.features import Features
@@ -51,6 +52,18 @@ def test_one_page_per_request_is_a_contiguous_cache(rng):
     right, right_lse = attention(q, k, v, causal=True, stage=5, return_lse=True)
     assert np.allclose(out.astype(float), right.astype(float), atol=2e-3)
     assert np.allclose(lse, right_lse, atol=1e-5)
+
+
+@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
+def test_a_length_past_the_table_is_the_room_of_the_table(stage, rng):
+    """As on a GPU, where nobody has looked at the lengths; the next request is as it was."""
+    x = paged(rng, [64, 30], 4, 2, 2, spare_columns=0, strange=False)
+    right = Trial(stage, stage.default_variant, "simulator")(x)
+    for length in (65, 5000):
+        found = Trial(stage, stage.default_variant, "simulator")(
+            x.but(lengths=np.array([length, 30], np.int32))
+        )
+        assert np.array_equal(found.out, right.out) and np.array_equal(found.lse, right.lse)
 
 
 def test_rows_at_odd_places_are_copied(rng):

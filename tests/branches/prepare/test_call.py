@@ -139,6 +139,7 @@ BAD = {
     "q_weight without norm_eps": lambda a: a | {"norm_eps": None},
     "q_weight has shape": lambda a: a | {"q_weight": a["q_weight"][:8]},
     "norm_eps is -1": lambda a: a | {"norm_eps": -1},
+    "norm_eps is 1e-50": lambda a: a | {"norm_eps": 1e-50},
     "interleaved is 1": lambda a: a | {"interleaved": 1},
     "slot_mapping is of type": lambda a: a | {"slot_mapping": None},
     "norm_eps is 'a'": lambda a: a | {"norm_eps": "a"},

@@ -139,6 +139,16 @@ class TestOneRank:
                 lambda q: RingAttention(9, way="ring").decode(q, q[:, :, :4], q[:, :, :4], causal=True),
                 "holds 4 keys: with causal=True it must hold those of all 9 tokens",
             ),
+            (  # although it has no keys and launches nothing, while its peers would wait for it
+                lambda q: RingAttention(9, way="ring", stage=12).decode(q, q[:, :, :0], q[:, :, :0]),
+                "q has dtype float32",
+            ),
+            (
+                lambda q: RingAttention(9, way="ring", stage=12).decode(
+                    *[q[:, :, :n].half() for n in (9, 0, 0)]
+                ),
+                "head dimension 16",
+            ),
         ],
     )
     def test_what_is_refused(self, call: Callable[[torch.Tensor], Any], told: str) -> None:

@@ -1,7 +1,9 @@
 """`GpuRank` on stand-ins for CUDA: which stream work goes to, and that nothing of an earlier call is used."""
 
 import ctypes
+import gc
 import sys
+import weakref
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -99,6 +101,22 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     ranks.group = SimpleNamespace(WORLD="world")
     monkeypatch.setattr(gpus, "dist", ranks)
     return found
+
+
+def test_what_a_graph_uses_outlives_what_replaces_it(cuda: Cuda) -> None:
+    """Symmetric memory of another shape, and memory of another type, and the rank itself gone."""
+    rank = gpus.GpuRank()
+    alive = [weakref.ref(rank.shared("keys", (4,))), weakref.ref(rank.of(1, "keys"))]
+    alive += [weakref.ref(rank.empty("part", (3,))), weakref.ref(rank.kept(lambda _: torch.zeros(2)))]
+    held = rank.held()
+    rank.shared("keys", (8,))
+    rank.empty("part", (3,), torch.int32)
+    del rank
+    gc.collect()
+    assert all(each() is not None for each in alive)
+    del held
+    gc.collect()
+    assert all(each() is None for each in alive)
 
 
 def test_the_main_stream_is_the_current_one_of_each_call(cuda: Cuda) -> None:
