@@ -1,4 +1,4 @@
-"""The CUDA C kernels of stages 07 and later, one `.cu` file a stage, and what runs and compiles them.
+"""The CUDA C kernels of stages 07 and later, one `.cu` file per stage, and what runs and compiles them.
 
 `source` names a kernel with its defines; `load` makes it callable, on a GPU or on the CPU; `compile.compile`
 translates it for any GPU and says what the assembler gave it. Knows nothing of flashcore_numba.

@@ -28,6 +28,8 @@ def joined(attention: RingAttention, part: Tensor) -> Tensor:
 
 def main() -> None:
     """What each process does."""
+    if "LOCAL_WORLD_SIZE" not in os.environ:
+        raise SystemExit(__doc__)
     on_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     if on_gpu:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

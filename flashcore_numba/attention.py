@@ -9,6 +9,7 @@ from cuda_reference.shown import shown
 from flashcore_numba.calls import (
     Written,
     adopted,
+    as_packed,
     check_given,
     check_limit_of_time,
     find_stage,
@@ -107,8 +108,8 @@ def attention(
 
     Raises ArgumentError for a bad argument and UnsupportedError when the stage does not serve the problem;
     then nothing has been written; MissingPackageError where Numba is not installed. Raises SimulationError,
-    which names the line of the kernel, when the simulator saw a race, a bad access or a NaN made of finite
-    inputs, or stopped at the time limit; what `out` holds then is not the answer.
+    which names the line of the kernel, when the simulator saw a race, a bad access or, in a kernel in Numba,
+    a NaN made of finite numbers, or stopped at the time limit; what `out` holds then is not the answer.
     """
     options: tuple = (causal, scale, stage, return_lse)
     if window is not OFF.window or softcap is not OFF.softcap:
@@ -256,6 +257,13 @@ def _weight_and_eps(head_norm: Any) -> tuple[Any, Any]:
     return head_norm[0], head_norm[1]
 
 
+def _check_packed_gate(gate: Any, q: Any, v: Any) -> None:
+    """Raise ArgumentError, which has the caller's shapes, unless there is a number for each of the output."""
+    found, needed = tuple(gate.shape), (*q.shape[:3], v.shape[3])
+    if found != needed:
+        raise ArgumentError(f"gate has shape {as_packed(found)}: it must be {as_packed(needed)} here")
+
+
 class _Call(NamedTuple):
     """The arguments of a call that are no arrays."""
 
@@ -287,6 +295,8 @@ class _Call(NamedTuple):
             name: adopted(array, CALLED.get(name, name), self.packed and name == "gate")
             for name, array in given_too.items()
         }
+        if self.packed and "gate" in added:
+            _check_packed_gate(added["gate"].view, arrays["q"].view, arrays["v"].view)
         targets = {} if out is None else {"out": adopted(out, "out", self.packed)}
         same_kind(**arrays, **{CALLED.get(name, name): x for name, x in added.items()}, **targets)
         check_limit_of_time(self.time_limit, arrays["q"].view)

@@ -30,6 +30,9 @@ def adopted(array: Any, name: str, packed: bool) -> Adopted:
     if found.view.ndim != 3:
         shape = tuple(found.view.shape)
         raise ArgumentError(f"{name} has shape {shape}: three dimensions are needed, [total, heads, D]")
+    if 0 in found.view.shape[:2]:
+        raise ArgumentError(f"{name} has shape {tuple(found.view.shape)}: it must have rows and heads")
+    check_layout(name, found.view, ("row", "head"))
     return replace(found, view=found.view.swapaxes(0, 1)[None])
 
 
@@ -70,15 +73,26 @@ def check_limit_of_time(seconds: float | None, q: Any) -> None:
         )
 
 
-def check_target(name: str, target: Any, output: Output, problem: Any, inputs: Mapping[str, Any]) -> None:
-    """Raise ArgumentError unless `output` of the problem can be written to `target`, called `name`."""
+def as_packed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The caller's shape, [total, H, D], of a view [1, H, total, D]."""
+    return (shape[2], shape[1], shape[3])
+
+
+def check_target(
+    name: str, target: Any, output: Output, problem: Any, inputs: Mapping[str, Any], packed: bool
+) -> None:
+    """Raise ArgumentError unless `output` of the problem can be written to `target`, called `name`.
+
+    packed: messages give shapes as the caller has them.
+    """
     if target.dtype != output.dtype(problem):
         accepted = output.dtype(problem).name
         raise ArgumentError(f"{name} has dtype {str(target.dtype)[:100]}: only {accepted} is accepted")
-    if tuple(target.shape) != output.shape(problem):
-        raise ArgumentError(
-            f"{name} has shape {tuple(target.shape)}: it must be {output.shape(problem)}, {output.described}"
-        )
+    found, needed = tuple(target.shape), output.shape(problem)
+    if found != needed:
+        if packed and len(needed) == 4:
+            found, needed = as_packed(found), as_packed(needed)
+        raise ArgumentError(f"{name} has shape {found}: it must be {needed}, {output.described}")
     if isinstance(target, np.ndarray) and not target.flags.writeable:
         raise ArgumentError(f"{name} is read-only: a writeable array is needed")
     check_layout(name, target)
@@ -212,7 +226,7 @@ def run(
             apart = {
                 name: x for name, x in others.items() if name not in (each.name, in_place.get(each.name))
             }
-            check_target(each.name, targets[each.name].view, each, problem, apart)
+            check_target(each.name, targets[each.name].view, each, problem, apart, packed)
     like = inputs["q"]
     with executor_for(like, tuple(views.values()), time_limit) as executor:
         results = {}

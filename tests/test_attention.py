@@ -352,9 +352,12 @@ def test_nan_and_infinity_go_where_arithmetic_takes_them(rng, stage, name, value
     arrays[name][0, 1, 5, 3] = value
     out = attention(**arrays, stage=stage)
     with np.errstate(invalid="ignore"):
-        reference, _ = oracle.attention(**arrays, causal=False, scale=None)
+        reference, right_lse = oracle.attention(**arrays, causal=False, scale=None)
     assert not np.isfinite(reference).all()
     np.testing.assert_allclose(out, reference, atol=0.01)
+    if stage.returns_lse:
+        _, lse = attention(**arrays, stage=stage, return_lse=True)
+        np.testing.assert_allclose(lse, right_lse, atol=0.01)
 
 
 def test_finite_inputs_that_overflow_to_nan_are_reported(rng):

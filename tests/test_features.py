@@ -120,6 +120,7 @@ BAD = {
     "NaN": ({"softcap": math.nan}, ["softcap is nan"]),
     "infinite": ({"softcap": math.inf}, ["softcap is inf"]),
     "nothing in float32": ({"softcap": 1e-46}, ["softcap is 1e-46", "float32 above 0"]),
+    "beside a large scale": ({"softcap": 0.1, "scale": 1e38}, ["softcap is 0.1: with scale 1e+38"]),
     "softcap as text": ({"softcap": "5"}, ["softcap is '5'"]),
     "sinks of a list": ({"sinks": [1.0] * 4}, ["sinks is of type list"]),
     "sinks in float16": ({"sinks": FLOATS.astype(np.float16)}, ["sinks has dtype float16", "float32"]),
@@ -132,6 +133,16 @@ BAD = {
 }
 BAD_PACKED = {
     "four dimensions": ({"q": Q}, ["q has shape (2, 4, 8, 64)", "[total, heads, D]"]),
+    "backwards": ({"q": ROWS[::-1]}, ["q has strides (-512, 128, 2) bytes: the row stride is negative"]),
+    "no rows": ({"q": ROWS[:0]}, ["q has shape (0, 4, 64)"]),
+    "out of others": (
+        {"out": ROWS[:7].copy()},
+        ["out has shape (7, 4, 64): it must be (8, 4, 64), the rows of q"],
+    ),
+    "heads first": (
+        {"gate": ROWS.swapaxes(0, 1).copy()},
+        ["gate has shape (4, 8, 64): it must be (8, 4, 64)"],
+    ),
     "no bounds": ({"cu_seqlens_q": None}, ["cu_seqlens_q is None"]),
     "int64": ({"cu_seqlens_k": BOUNDS.astype(np.int64)}, ["cu_seqlens_k has dtype int64", "int32"]),
     "one bound": ({"cu_seqlens_q": BOUNDS[:1]}, ["cu_seqlens_q has shape (1,)", "[B + 1]"]),

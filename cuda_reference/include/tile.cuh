@@ -133,9 +133,9 @@ __device__ __forceinline__ void store_row(element* out_row, const float* o_row, 
 
 // What a row's output is divided by, as a factor, and its log-sum-exp. A row that sees no key has l = 0:
 // zeros, -inf.
-__device__ __forceinline__ float inverse_sum(float l) { return l > 0.0f ? 1.0f / l : 0.0f; }
+__device__ __forceinline__ float inverse_sum(float l) { return l == 0 ? 0.0f : 1.0f / l; }
 __device__ __forceinline__ float log_sum_exp(float m, float l) {
-    return l > 0.0f ? (m + log2f(l)) * LN2 : -INFINITY;
+    return l == 0 ? -INFINITY : (m + log2f(l)) * LN2;
 }
 
 }  // namespace tile

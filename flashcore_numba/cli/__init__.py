@@ -1,4 +1,4 @@
-"""The command `flashcore`: a parser, and one module a command, which is imported when it is asked for."""
+"""The command `flashcore`: a parser, and one module per command, which is imported when it is asked for."""
 
 import errno
 import importlib

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from flashcore_numba.branches.decode import few_rows
 from flashcore_numba.cli.output import console, give_json
 from flashcore_numba.records.amounts import NARROW
 from flashcore_numba.report import dispatch_table
@@ -35,7 +36,9 @@ def run(args: Namespace) -> int:
         "The first rule that fits counts, and of its stages the first that serves the problem on this "
         "machine. Another GPU goes by the nearest compute capability, host arrays by the newest. The rules "
         "are made from the recorded runs. A stage of the forward pass that has no recorded time runs only "
-        "when it is named.",
+        "when it is named. "
+        f"On a GPU up to {few_rows.MOST_TOKENS} query rows of a head over {few_rows.FEWEST_KEYS} keys or "
+        "more go to the stages of decoding first, where those serve the problem.",
         markup=False,
         soft_wrap=True,
     )

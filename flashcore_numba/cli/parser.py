@@ -407,7 +407,7 @@ def build_parser() -> argparse.ArgumentParser:
         "rest",
         nargs="*",
         metavar="N",
-        help="the lesson, the first that you have not passed by default; behind -- what JupyterLab takes",
+        help="the lesson, the first that you have not passed by default; after -- what JupyterLab takes",
     )
     lab.add_argument("--again", action="store_true", help="begin anew; your former copy is kept beside it")
     lessons = add(

@@ -36,7 +36,7 @@ def run(args: Namespace) -> int:
                 return 1
         found = reconcile.blocks(chosen, shape, args.causal, extract, progress)
     at = f"{shape}{', causal' if args.causal else ''}"
-    where = reconcile.where(extract, shape, args.causal)
+    where = reconcile.where(extract, shape, args.causal, chosen)
     if not give_json(args, lambda: {"at": at, "measured": where, "runs": [b.as_dict() for b in found]}):
         out = console()
         shown, notes = reconcile.table(found, f"Predicted, counted, measured at {at}", out.width)

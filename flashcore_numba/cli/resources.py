@@ -50,8 +50,8 @@ def run(args: Namespace) -> int:
     out = console()
     table = Table(
         title=f"Compiled for {target}, D = {args.head_dim}",
-        caption="Registers, and bytes spilled and of local memory, a thread; bytes of shared memory, and "
-        "threads, a block. An SM holds: blocks (their share of its warps), and what allows no more.",
+        caption="Registers, and bytes spilled and of local memory, per thread; bytes of shared memory, and "
+        "threads, per block. An SM holds: blocks (their share of its warps), and what allows no more.",
         title_justify="left",
         caption_justify="left",
     )

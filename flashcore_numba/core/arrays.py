@@ -172,13 +172,13 @@ def _view_of_torch(tensor: Any, name: str, e4m3: bool = False) -> Any:
     dtype = str(tensor.dtype).removeprefix("torch.")
     element = named(dtype)
     if (element is None and not hasattr(np, dtype)) or (element is E4M3 and not e4m3):
-        raise ArgumentError(
-            f"{name} has dtype {dtype}: accepted are {ACCEPTED_NAMES}, so pass {name}.half() or "
-            f"{name}.bfloat16()"
-        )
+        also = f", and {E4M3.name}" if e4m3 else f", so pass {name}.half() or {name}.bfloat16()"
+        raise ArgumentError(f"{name} has dtype {dtype}: accepted are {ACCEPTED_NAMES}{also}")
     if str(tensor.layout) != "torch.strided":
         raise ArgumentError(f"{name} has layout {tensor.layout}: a strided (dense) tensor is needed")
     if tensor.device.type == "cpu":
+        if tensor.is_neg():  # elsewhere its strides, those of numbers in pairs, are refused
+            raise ArgumentError(f"{name} is a view that negates its memory: pass {name}.resolve_neg()")
         if element not in (BFLOAT16, E4M3):
             return tensor.numpy()
         bits = sys.modules["torch"].int16 if element is BFLOAT16 else sys.modules["torch"].uint8

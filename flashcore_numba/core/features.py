@@ -326,13 +326,23 @@ def _checked_eps(eps: Any) -> float:
     real = isinstance(eps, numbers.Real) and not isinstance(eps, bool | np.bool_)
     value = float(eps) if real else math.nan
     if not LEAST <= value <= float(np.finfo(np.float32).max):
-        raise ArgumentError(f"head_norm[1], eps, is {shown(eps)}: it must be a finite float32 above 0")
+        raise ArgumentError(
+            f"head_norm[1], eps, is {shown(eps)}: it must be a finite float32 above 0, from {LEAST:.3g} on"
+        )
     return value
+
+
+def check_over_softcap(scale: float, softcap: float) -> None:
+    """Raise ArgumentError where kernels could not divide them in float32."""
+    if softcap and abs(scale) > softcap * float(np.finfo(np.float32).max):
+        raise ArgumentError(f"softcap is {softcap:g}: with scale {scale:g} a score over it is no float32")
 
 
 def _checked_softcap(softcap: Any) -> float:
     real = isinstance(softcap, numbers.Real) and not isinstance(softcap, bool | np.bool_)
     value = float(softcap) if real else math.nan
     if value != 0 and not LEAST <= value <= float(np.finfo(np.float32).max):
-        raise ArgumentError(f"softcap is {shown(softcap)}: it must be a finite float32 above 0, or 0")
+        raise ArgumentError(
+            f"softcap is {shown(softcap)}: it must be 0, or a finite float32 above 0, from {LEAST:.3g} on"
+        )
     return value

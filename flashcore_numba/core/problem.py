@@ -13,7 +13,7 @@ from cuda_reference.files import fork_safe
 from cuda_reference.shown import shown
 from flashcore_numba.core.element import ACCEPTED_NAMES, FLOAT32, Element, accepted, of
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.core.features import CALLED, OFF, Features, Sequence
+from flashcore_numba.core.features import CALLED, OFF, Features, Sequence, check_over_softcap
 from flashcore_numba.core.mask import Mask
 
 HEAD_DIMS = (32, 64, 80, 96, 128, 192, 256)  # the head dimensions that some stage of the ladder serves
@@ -59,6 +59,7 @@ class Problem:
                 check_kind(CALLED.get(name, name), array)
                 check_place(CALLED.get(name, name), array, self.q)
             object.__setattr__(self, "features", self.features.checked(self.q, self.k, self.v))
+            check_over_softcap(self.scale, self.features.softcap)
             _check_prior(self.features)
             _check_epilogue(self.features)
             _check_arriving(self)

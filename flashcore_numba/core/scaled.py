@@ -47,8 +47,8 @@ def checked_scale_of(name: str, scale: Any, dtype: Any, heads: int, q: Any) -> A
         value = _as_float(scale)
         if isinstance(scale, bool | np.bool_) or not LEAST_SCALE <= value <= FLOAT32.largest:
             raise ArgumentError(
-                f"{name} is {shown(scale)}: it must be a number above 0, as float32 has from {LEAST_SCALE:.3g} "
-                f"to {FLOAT32.largest:.3g}, or float32 [H_kv]"
+                f"{name} is {shown(scale)}: it must be a number above 0, as float32 has from "
+                f"{LEAST_SCALE:.3g} to {FLOAT32.largest:.3g}, or float32 [H_kv]"
             )
         return value
     check_kind(name, scale)

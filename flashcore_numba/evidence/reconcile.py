@@ -208,15 +208,21 @@ def _of_before(run: Run, extract: dict[str, Any]) -> bool:
     return since is not None and extract["date"] < since
 
 
-def where(extract: dict[str, Any] | None, shape: Shape, causal: bool) -> str:
-    """Where the measured column comes from; without one, where there is one."""
+def where(
+    extract: dict[str, Any] | None, shape: Shape, causal: bool, shown: Iterable[Run] | None = None
+) -> str:
+    """Where the measured column comes from; without one, where there is one. shown: the runs that a table
+    has, None is all.
+    """
+    labels = None if shown is None else {run.label for run in shown}
     if extract is None:
         shapes = [f"{e['shape']}{' causal' if e['causal'] else ''}" for e in extracts.recorded()]
         return f"not at {shape}{' causal' if causal else ''}, but at {', '.join(shapes) or 'no shape'}"
     notes: dict[str, list[str]] = {}
     for run in extract["runs"]:
-        if note := profile.special(run):
-            notes.setdefault(note, []).append(Run(find_stage(run["stage"]), run["variant"]).label)
+        label = Run(find_stage(run["stage"]), run["variant"]).label
+        if (labels is None or label in labels) and (note := profile.special(run)):
+            notes.setdefault(note, []).append(label)
     return "; ".join(
         [profile.provenance(extract), *(f"{', '.join(of)} {note}" for note, of in notes.items())]
     )

@@ -1,4 +1,4 @@
-"""What each stage moves, predicted: one closed formula a stage, from its tile sizes alone.
+"""What each stage moves, predicted: one closed formula per stage, from its tile sizes alone.
 
 `predict(run, problem, sm_count)` gives what `flashcore count` counts and Nsight Compute measures. Nothing
 here runs a kernel or reads an input's values, apart from the lengths of sequences.

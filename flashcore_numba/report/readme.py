@@ -15,6 +15,7 @@ from flashcore_numba.records import artifact, ring_timeline
 from flashcore_numba.report import (
     backward_tables,
     branch_tables,
+    command_tables,
     decode_tables,
     example_tables,
     feature_tables,
@@ -101,6 +102,7 @@ def _pages(
         | decode_tables.TABLES
         | search_tables.TABLES
         | example_tables.TABLES
+        | command_tables.TABLES
     )
     tables = {name: make(folder) for name, make in made.items()} | {"rooms": table(built)}
     sentences = ladder_tables.TEXTS | feature_tables.TEXTS | decode_tables.TEXTS

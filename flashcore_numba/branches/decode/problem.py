@@ -9,7 +9,7 @@ import numpy as np
 
 from flashcore_numba.core.element import ACCEPTED_NAMES, E4M3, Element, accepted, of
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.core.features import OFF, Features, Sequence, on_host
+from flashcore_numba.core.features import OFF, Features, Sequence, check_over_softcap, on_host
 from flashcore_numba.core.mask import Mask
 from flashcore_numba.core.problem import (
     HEAD_DIMS,
@@ -97,6 +97,7 @@ class DecodeProblem:
         fitted = self.features.fitted({"sinks": ((self.heads,),)}, max(self.seq_q, self.capacity))
         for name in ("window", "softcap"):
             object.__setattr__(self, name, getattr(fitted, name))
+        check_over_softcap(self.scale, self.softcap)
         self.__dict__.pop("features")  # of the window that was given
 
     def _check_table(self) -> None:

@@ -9,7 +9,7 @@ from flashcore_numba.branches.epilogue.problem import NAMES, EpilogueProblem
 from flashcore_numba.calls import Written, adopted, check_limit_of_time, refuse, run
 from flashcore_numba.core.arrays import Adopted, adopt, same_kind
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
-from flashcore_numba.core.problem import checked_flag
+from flashcore_numba.core.problem import check_layout, checked_flag
 from flashcore_numba.run import plans
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def _of_one_head(rows: Adopted, name: str) -> Adopted:
     if rows.view.ndim != 3:
         shape = tuple(rows.view.shape)
         raise ArgumentError(f"{name} has shape {shape}: three dimensions are needed, [B, S_q, H * D]")
+    check_layout(name, rows.view, ("batch", "row"), last="H * D")
     return replace(rows, view=rows.view[None].swapaxes(0, 1))
 
 

@@ -49,7 +49,9 @@ class EpilogueProblem(Problem):
             raise ArgumentError(f"norm is {shown(self.norm)}: accepted are {' and '.join(map(repr, KINDS))}")
         real = isinstance(self.eps, numbers.Real) and not isinstance(self.eps, bool | np.bool_)
         if not real or not LEAST_EPS <= float(self.eps) <= FLOAT32.largest:
-            raise ArgumentError(f"eps is {shown(self.eps)}: it must be a finite float32 above 0")
+            raise ArgumentError(
+                f"eps is {shown(self.eps)}: it must be a finite float32 above 0, from {LEAST_EPS:.3g} on"
+            )
         object.__setattr__(self, "eps", float(self.eps))
         if self.weight is None:
             raise ArgumentError(f"weight is None: it must be an array of {self.columns_of_all} numbers")

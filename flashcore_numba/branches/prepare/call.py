@@ -7,6 +7,7 @@ from flashcore_numba.branches.prepare.outputs import WRITTEN
 from flashcore_numba.branches.prepare.problem import NAMES, PrepareProblem
 from flashcore_numba.calls import Written, adopted, check_limit_of_time, refuse, run
 from flashcore_numba.core.arrays import adopt, same_kind
+from flashcore_numba.core.element import E4M3
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.problem import ALIGNMENT
 from flashcore_numba.core.scaled import SCALES, is_e4m3, is_number
@@ -75,6 +76,9 @@ def write_kv_pages(
         key = None
     with explained():
         from flashcore_numba.branches.prepare.prepare_pages import STAGE
+    for name, scale in zip(SCALES, (k_scale, v_scale), strict=True):
+        if scale is None:
+            raise ArgumentError(f"{name} is None: it must be a number, or float32 [H_kv]")
 
     rows = {name: adopted(x, name, True) for name, x in (("q", q), ("k", k), ("v", v))}
     given = zip((*NAMES, *SCALES), others[2:], strict=True)
@@ -88,10 +92,14 @@ def write_kv_pages(
     if len(shape) != 4:
         raise ArgumentError(f"k_pool has shape {shape}: four dimensions are needed, [pages, page, H_kv, D]")
     arrays = {name: each.view for name, each in (rows | added).items()}
+    if (stored := targets["k_pool"].view.dtype) != arrays["q"].dtype and not is_e4m3(stored):
+        raise ArgumentError(
+            f"k_pool has dtype {str(stored)[:100]}: accepted are {arrays['q'].dtype.name}, as q has, and "
+            f"{E4M3.name}"
+        )
     pages, page = shape[:2]
     found: dict[str, Any] = {"pages": pages, "page": page, "interleaved": interleaved, "norm_eps": norm_eps}
     found |= {name: each for name, each in zip(SCALES, numbers, strict=True) if each is not None}
-    stored = targets["k_pool"].view.dtype
     problem = PrepareProblem(**arrays, **found, stored=stored if is_e4m3(stored) else None)
     refuse(STAGE, problem)
     written = Written(WRITTEN, targets, True, {"out": "q"} if out is q else {})

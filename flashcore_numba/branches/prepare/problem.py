@@ -11,10 +11,11 @@ from cuda_reference.shown import shown
 from flashcore_numba.core.element import FLOAT32, Element
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.features import LEAST, OFF
-from flashcore_numba.core.problem import ALIGNMENT, Problem, address, check_layout, placed_on
+from flashcore_numba.core.problem import ALIGNMENT, Problem, address, check_layout, checked_flag, placed_on
 from flashcore_numba.core.scaled import SCALES, arrays_of, checked_scale_of, is_e4m3
 
 CHUNK = 16  # columns: a lane's two chunks, so the least that RoPE rotates
+LAST = {"slot_mapping": "tokens", "positions": "tokens", "cos": "columns", "sin": "columns"}  # dimensions
 MOST_SLOTS = (1 << 31) - 1  # of a pool
 NAMES = ("slot_mapping", "positions", "cos", "sin", "q_weight", "k_weight")
 OPTIONAL = NAMES[1:]
@@ -65,7 +66,8 @@ class PrepareProblem:
         for name in ("pages", "page"):
             size = getattr(self, name)
             if size < 1:
-                raise ArgumentError(f"the pools have {size} {name}: they must have at least 1")
+                what = "pages" if name == "pages" else "keys of a page"
+                raise ArgumentError(f"k_pool has {size} {what}: at least 1 is needed")
         if self.pages * self.page > MOST_SLOTS:
             raise ArgumentError(
                 f"the pools have {self.pages * self.page} slots: at most {MOST_SLOTS} are accepted"
@@ -88,8 +90,7 @@ class PrepareProblem:
             raise ArgumentError(
                 f"{' and '.join(given)} without the others: RoPE needs positions, cos and sin"
             )
-        if not isinstance(self.interleaved, bool):
-            raise ArgumentError(f"interleaved is {shown(self.interleaved)}: it must be True or False")
+        object.__setattr__(self, "interleaved", checked_flag("interleaved", self.interleaved))
         if not given:
             return
         self._check("positions", tokens, (np.dtype(np.int32),))
@@ -137,7 +138,7 @@ class PrepareProblem:
             raise ArgumentError(f"{name} has dtype {str(array.dtype)[:100]}: accepted are {accepted}")
         if tuple(array.shape) != shape:
             raise ArgumentError(f"{name} has shape {tuple(array.shape)}: it must be {shape}")
-        check_layout(name, array)
+        check_layout(name, array, ("row",) if array.ndim == 2 else (), last=LAST.get(name, "D"))
 
     def _check_numbers(self) -> None:
         """Of arrays on the host, where they can be read: numbers that point into the pools and the tables."""

@@ -150,7 +150,7 @@ QUESTIONS = (
         key="global_bytes",
         text="One head, 128 rows, 128 keys, D = 64. Stage 04 touches sectors worth <!--count 4 "
         "global_bytes--><!----> bytes of global memory, the score matrix among them, written once and read "
-        "once in float32. Stage 05 keeps everything else and writes one float32 a row more, the LSE, in a "
+        "once in float32. Stage 05 keeps everything else and writes one float32 more per row, the LSE, in a "
         "request of its own. How many bytes of sectors does it touch?",
         unit="bytes",
         truth=lambda evidence: evidence.count(5, "global_bytes"),

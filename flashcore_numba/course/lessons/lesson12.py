@@ -21,7 +21,7 @@ Declare `RowState sum;` and leave
     [0] row g, keys 2 t, 2 t + 1      [1] row g + 8, the same keys
     [2] row g, keys 2 t + 8, 2 t + 9  [3] row g + 8, the same keys as [2]
     (keys counted from 16 k, rows from 16 i; the lower key in the lower half)
-No number needs to change lanes. m, l and s_rmem stay as they are: the lines behind compare `sum` with
+No number needs to change lanes. m, l and s_rmem stay as they are: the lines after these compare `sum` with
 MAX_SUM and add it to l.""",
     given={
         "s_rmem": "[ROW_TILES][BLOCK_N / 8][4] float, registers: s_rmem[i][n] is the lane's part of rows 16 "

@@ -9,6 +9,7 @@ from flashcore_numba.report.pictures.records import best_peer, defaults, peers
 from flashcore_numba.report.pictures.style import Label, LackingError, Picture, Record, Theme
 
 MARKS = "oDs^v*"  # of the stages, in the order in which they come
+TIE = 1.01  # medians of two runs differ by more
 LEAST = 0.05  # of the highest rate: what is lower would touch the axis
 
 
@@ -79,11 +80,11 @@ def _paint(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]], th
 
 
 def _title(rows: Sequence[dict[str, Any]]) -> str:
-    """At how many shapes a stage is ahead of every library."""
+    """At how many shapes a stage is ahead of every library, by more than a tie."""
     ahead = [_ahead(shape) for shape in rows if best_peer(shape)]
     if not ahead:
         return "The backward pass"
-    won = sum(factor > 1 for factor in ahead)
+    won = sum(factor > TIE for factor in ahead)
     return (
         f"The backward pass: {min(ahead):.2f} to {max(ahead):.2f} times the speed of the fastest library, "
         f"ahead at {won} of {len(ahead)}"

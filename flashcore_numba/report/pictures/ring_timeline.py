@@ -155,7 +155,8 @@ def _write(axes: Any, bars: Sequence[Bar], colours: dict[str, str], theme: Theme
         top = bar.y - BAR / 2
         axes.annotate(
             bar.short, (bar.middle, top), xytext=(from_pixels((place, 0))[0], top - 0.22),
-            ha="center", va="center", fontsize=8, color=theme.ink, annotation_clip=False,
+            ha="center", va="center", fontsize=8, color=theme.ink, annotation_clip=False, zorder=3,
+            bbox={"facecolor": theme.background, "edgecolor": "none", "pad": 0.5},  # over other labels' lines
             arrowprops={"arrowstyle": "-", "color": theme.muted, "lw": 0.6, "shrinkA": 0, "shrinkB": 0},
         )  # fmt: skip
 

@@ -114,7 +114,7 @@ def _paint(lines: list[Line], records: list[dict[str, Any]], theme: Theme) -> An
         f"Speed in % of the fastest library's, on {records[0]['gpu']['name']}",
         "A cell is the time of the fastest other library over the stage's: green and framed above 100,\n"
         "where the stage is faster; orange below. Shapes: batch x heads x length x head dimension, fp16."
-        + " Empty: not run." * any(number not in line.shares for line in lines for number in stages)
+        + " Empty: not in these runs." * any(number not in line.shares for line in lines for number in stages)
         + " * clocks held back" * any(line.throttled for line in lines),
         records,
         theme,

@@ -62,7 +62,8 @@ def _cell(axes: Any, row: Row, unit: str, column: int, place: int, theme: Theme)
     colour = theme.tensor if unit == row.limiter else theme.fp32
     axes.add_patch(Rectangle((column, place + 0.05), TRACK * min(part, 1.0), 0.22, facecolor=colour))
     weight = "bold" if unit == row.busiest else "normal"
-    text = f"{_time(row, unit)}  {percent(part)}"
+    near = percent(part) == percent(LATENCY)  # which side of it must show
+    text = f"{_time(row, unit)}  {f'{part:.1%}' if near else percent(part)}"
     axes.text(column, place - 0.02, text, va="bottom", fontsize=9, fontweight=weight)
 
 

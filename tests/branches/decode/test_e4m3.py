@@ -159,7 +159,7 @@ def test_one_error_names_the_argument(rng):
         (x, {"k_scale": -1.0}, "k_scale is -1.0: it must be a number above 0"),
         (x, {"v_scale": float("nan")}, "v_scale is nan"),
         (x, {"v_scale": 1e39}, "v_scale is 1e.39"),
-        (x, {"v_scale": 1e-40}, "v_scale is 1e-40: it must be a number above 0, as float32 has from 1.18e-38"),
+        (x, {"v_scale": 1e-40}, "v_scale is 1e-40: it must be a number above 0, as float32 has"),
         (x, {"v_scale": np.zeros(2, "f4, i2")["f0"]}, r"v_scale has strides \(6,\) bytes or an odd address"),
         (x, {"v_scale": True}, "v_scale is True"),
         (x, {"v_scale": None}, "v_scale is of type NoneType"),

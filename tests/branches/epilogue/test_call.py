@@ -23,7 +23,10 @@ BAD = [
     ({"residual": ROWS[:, :, :64]}, r"residual has shape \(1, 8, 64\): it must be \(1, 8, 128\)"),
     ({"residual": ROWS[0]}, "residual has shape .* three dimensions are needed"),
     ({"residual": ROWS.astype(np.float32)}, "residual has dtype float32: q has float16"),
-    ({"residual": ROWS[:, ::-1]}, "the row stride is negative"),
+    (
+        {"residual": ROWS[:, ::-1]},
+        r"residual has strides \(2048, -256, 2\) bytes: the row stride is negative",
+    ),
     ({"weight": None}, "weight is None: it must be an array of 128 numbers"),
     ({"weight": HALVES[:64]}, r"weight has shape \(64,\): it must be \(128,\)"),
     ({"bias": HALVES.astype(np.float32)}, "bias has dtype float32"),

@@ -122,7 +122,15 @@ def one_after(pool, slots):
 BAD = {
     "k has 5 tokens": lambda a: a | {"k": a["k"][:5], "v": a["v"][:5]},
     "k_pool has shape": lambda a: a | {"k_pool": a["k_pool"][0]},
-    "k_pool has dtype float32": lambda a: a | {"k_pool": a["k_pool"].astype(np.float32)},
+    "k_pool has dtype float32: accepted are float16, as q has, and float8_e4m3fn": (
+        lambda a: a | {"k_pool": a["k_pool"].astype(np.float32)}
+    ),
+    "k_pool has 0 keys of a page": lambda a: a | {"k_pool": a["k_pool"][:, :0], "v_pool": a["v_pool"][:, :0]},
+    "k_scale is None": lambda a: a | {"k_scale": None},
+    r"slot_mapping has strides .* \(tokens\) must be contiguous": (
+        lambda a: a | {"slot_mapping": np.repeat(a["slot_mapping"], 2)[::2]}
+    ),
+    r"cos has strides .* the row stride is negative": lambda a: a | {"cos": a["cos"][::-1]},
     "v_pool has shape": lambda a: a | {"v_pool": a["v_pool"][1:]},
     "k_pool overlaps v_pool": lambda a: a | {"v_pool": a["k_pool"]},
     "slot_mapping has dtype float64": lambda a: a | {"slot_mapping": a["slot_mapping"] * 1.0},
