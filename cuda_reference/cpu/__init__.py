@@ -117,6 +117,7 @@ class CpuModule:
         optimise: bool = True,
     ) -> None:
         self.source = Path(source).resolve()
+        self.early = bool((defines or {}).get("EARLY", 0))  # begins under the end of the kernel before
         self.options: dict[str, Any] = {
             "schedule": schedule, "checks": checks, "counts": counts, "time_limit": time_limit,
         }  # fmt: skip
@@ -279,7 +280,8 @@ class CpuKernel:
                 f'schedule is "forward", "reverse" or "random:SEED", not {shown(options["schedule"])}'
             )
         limit = _seconds(options["time_limit"])
-        settings = [options["checks"], options["counts"], order, int(seed or 0), limit]
+        early = self._module.early
+        settings = [options["checks"], options["counts"], order, int(seed or 0), limit, early]
         runtime = self._module._runtime
         runtime.cpu_end.restype = ctypes.c_char_p
         started = runtime.cpu_start(
@@ -291,7 +293,7 @@ class CpuKernel:
             (ctypes.c_uint64 * max(1, len(ranges)))(*ranges),
             (ctypes.c_char_p * max(1, len(names)))(*names),
             len(names),
-            (ctypes.c_double * 5)(*settings),
+            (ctypes.c_double * 6)(*settings),
         )
         if not started:
             raise MemoryError(f"{self.name}: the machine has no thread left for the launch")

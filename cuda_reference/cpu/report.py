@@ -47,6 +47,7 @@ ABOUT = {
     "initialisation": "nothing makes an mbarrier's initialisation visible to the copy engine",
     "accumulators": "registers are those that a wgmma adds to",
     "exit": "a thread returns before what it has started is done",
+    "kernels before": "global memory is touched while kernels before may still run (EARLY)",
 }
 """What a problem can be about beyond its kind."""
 

@@ -535,7 +535,8 @@ template <class T> PTX_INLINE T* remote(T* smem, uint32_t rank PTX_SITE) PTX(
     return (T*)cpu::remote(smem, rank, site))
 
 // ISA: "griddepcontrol": waits for, and releases, the kernel before and after in a programmatic launch
-PTX_INLINE void grid_dependency_wait() PTX(asm volatile("griddepcontrol.wait;" ::: "memory"), )
+PTX_INLINE void grid_dependency_wait() PTX(
+    asm volatile("griddepcontrol.wait;" ::: "memory"), cpu::grid_dependency_wait())
 PTX_INLINE void grid_dependency_launch() PTX(asm volatile("griddepcontrol.launch_dependents;" ::: "memory"), )
 #endif
 

@@ -25,31 +25,15 @@ EXPECTED = (
 # Statements whose absence nothing can report, and why they are there: (file, the line's text) -> reason.
 HARMLESS: dict[tuple[str, str], str] = {
     (
-        "stage16_cluster_split.cu",
-        "if (EARLY) ptx::grid_dependency_wait();  // kernels before have written Q, K, V and read out",
-    ): "The CPU executor runs one kernel after the other, and on an H200 a block finds room when one of the "
-    "kernel before ends, so nothing shows. The programming guide asks for it: blocks that still run write.",
-    (
-        "stage16_cluster_split.cu",
-        "if (EARLY && BOUNDED_KV) ptx::grid_dependency_wait();",
-    ): "The same, for the lengths of sequences.",
-    (
-        "decode_clusters.cuh",
-        "if (EARLY) ptx::grid_dependency_wait();  // kernels before have written all inputs and read out",
-    ): "The same: the CPU executor runs one kernel after the other.",
-    (
         "decode_wgmma.cuh",
         "ptx::fence_proxy_async();          // wgmma sees it: Q",
     ): "By the PTX model the fence that each thread has before its first K would do: it comes after the "
     "barrier. The programming guide has one of the threads that wrote.",
     (
         "epilogue_norm.cu",
-        "if (EARLY) ptx::grid_dependency_wait();             // kernels before have written Q, K, V",
-    ): "The same.",
-    (
-        "epilogue_norm.cu",
         "if (EARLY) ptx::grid_dependency_wait();  // kernels before have written the residual and read out",
-    ): "The same.",
+    ): "The producer has waited, and the mbarriers of its keys tell it to these threads. The programming "
+    "guide has every thread that reads wait.",
     (
         "decode_clusters.cuh",
         "__syncwarp();  // the warp's lanes arrive together",

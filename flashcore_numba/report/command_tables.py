@@ -62,7 +62,7 @@ def _stages(record: dict[str, Any], of: str) -> list[str]:
     if of != FORWARD.name:
         ladder = [stage.key for stage in BRANCHES[of].ladder()]
         return ["--operation", of] if ran >= {*ladder} else [key for key in ladder if key in ran]
-    numbers = [stage.number for stage in LADDER if f"{stage.number:02d}" in ran]
+    numbers = [stage.place for stage in LADDER if f"{stage.place:02d}" in ran]
     if len(numbers) == len(LADDER):
         return []
     first, last = numbers[0], numbers[-1]

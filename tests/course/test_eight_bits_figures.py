@@ -108,4 +108,4 @@ def test_the_vote_is_missed_on_no_random_input_and_on_the_hints(rng):
 def test_what_was_never_timed_is_said_to_be(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     recorded = lesson(22).recorded()
-    assert recorded.data == {"measured": []} and "not timed yet" in repr(recorded)
+    assert recorded.data == {"measured": []} and "not timed at" in repr(recorded)

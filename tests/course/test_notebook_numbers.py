@@ -88,7 +88,7 @@ def test_every_record_that_is_named_is_present(number: int) -> None:
 def test_the_table_of_times_is_the_records(number: int) -> None:
     text = measured_table(number)
     if not recorded(number):
-        assert "not timed yet" in text
+        assert "not timed at" in text
         return
     record, shape = mission(number)
     assert f"{shape['shape']}, {provenance(record)}" in text

@@ -84,7 +84,7 @@ def test_nothing_filled_in_shows_and_does_not_raise(number, recorded):
     text = repr(measured)
     assert "You made no prediction" in text and not measured.data["scores"]
     if number:
-        assert ("not timed yet" if number in UNTIMED else "NVIDIA H200") in text
+        assert ("not timed at" if number in UNTIMED else "NVIDIA H200") in text
         assert course.lesson.explanation.text
     assert course.explain().data["choices"] == list(course.lesson.explanation.feedback)
     for shown in (course, course.predict(), measured, course.hints(), course.source(), course.progress()):

@@ -69,6 +69,7 @@ void* copy_bytes(void* to, const void* from, size_t bytes, Site);
 void* fill_bytes(void* to, int value, size_t bytes, Site);
 void scope_end(const void* variable, size_t bytes, const char* name, Site declared);
 void fence(bool whole_gpu, Site);  // __threadfence, __threadfence_block
+void grid_dependency_wait();
 uint32_t shared_address(const void*, Site);
 void check_tile(const void*, Site);  // of wgmma
 [[noreturn]] void fault(const char* kind, Site, const char* format, ...)

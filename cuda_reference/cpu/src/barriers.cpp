@@ -348,4 +348,13 @@ void fence(bool, Site) {
   fiber.released_past = fiber.past;
   fiber.tick();
 }
+
+// What a thread knows, and those that it meets later, once it has waited for the kernels before.
+void grid_dependency_wait() {
+  if (!launch.checks || !launch.early) return;
+  Fiber& fiber = *current;
+  auto& awaited = fiber.block->awaited;
+  if (awaited.empty() || awaited.back().first / 32 != fiber.agent / 32) awaited.push_back({fiber.agent, fiber.tick()});
+  fiber.may_be_early = false;
+}
 }  // namespace cpu

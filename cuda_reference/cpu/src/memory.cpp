@@ -375,10 +375,28 @@ int buffer_of(const void* address, size_t bytes) {
   return -1;
 }
 
+// Whether the kernels before have ended for sure: the actor, or somebody that it has met, waited for them.
+bool has_awaited(const Actor& actor) {
+  if (actor.fiber && !actor.fiber->may_be_early) return true;
+  for (const auto& block : launch.blocks)
+    for (const auto& [agent, clock] : block->awaited)
+      if (has_seen(actor, agent, clock)) {
+        if (actor.fiber) actor.fiber->may_be_early = false;
+        return true;
+      }
+  return false;
+}
+
 void touch_global(const Actor& actor, const void* address, size_t bytes, Access access, Place place) {
   const int at = buffer_of(address, bytes);
   if (at < 0) return;
   Buffer& buffer = launch.buffers[at];
+  if (launch.early && !has_awaited(actor))
+    add_problem("missing wait", place, 0,
+                text("%s is %s by %s, which nobody told that the kernels before have ended: no "
+                     "griddepcontrol.wait comes before",
+                     place_in_buffer(buffer, (const char*)address).c_str(), verb(access), who(actor.agent).c_str()) +
+                    fact("about", 0, "kernels before"));
   if (buffer.constant) return;
   const uint64_t start = (const char*)address - buffer.start;
   for (uint64_t i = start / 2; i < (start + bytes + 1) / 2; i++) {

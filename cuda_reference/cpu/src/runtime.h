@@ -171,6 +171,7 @@ struct Fiber {
   uint32_t atomics = 0;  // since it last let others run
   bool atomic_changed = true;
   bool cluster_arrived = false;
+  bool may_be_early = true;  // for all it knows the kernels before still run
 
   int warp() const { return thread / 32; }
   int lane() const { return thread % 32; }
@@ -239,6 +240,7 @@ struct Block {
   bool begun = false;
   int live = 0;
   Clock returned;  // what its threads knew when they returned
+  std::vector<std::pair<uint16_t, uint32_t>> awaited;  // who waited for the kernels before, one of a warp; when
   std::map<uint16_t, std::pair<uint32_t, Place>>
       reached_into;  // agent of another block -> when and where last
   uint32_t next_engine = 0;
@@ -272,6 +274,7 @@ struct Launch {
   size_t storage_bytes = 0;
   char *image_start = nullptr, *image_end = nullptr;
   bool checks = true, counts = false, failed = false;
+  bool early = false;   // begins under the end of the kernel before, and waits for it itself
   bool fences = false;  // a proxy fence or an engine was used, so that Clock::fenced matters
   int schedule = 0;     // 0 forward, 1 reverse, 2 random
   std::mt19937 random;

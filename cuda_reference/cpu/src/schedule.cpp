@@ -610,6 +610,7 @@ extern "C" int cpu_start(void (*kernel)(void**), void* (*dynamic_shared)(), void
   launch.schedule = (int)options[2];
   launch.random.seed((unsigned)options[3]);
   launch.time_limit = options[4];
+  launch.early = options[5] != 0;
   gridDim = grid_shape = {shape[0], shape[1], shape[2]};
   blockDim = {shape[3], shape[4], shape[5]};
   cluster_shape = {shape[6], shape[7], shape[8]};

@@ -59,7 +59,7 @@ CHUNKS = (
     ),
     _chunks(
         "length_of_the_first_request", "All requests are as long as the first.",
-        ("length = lengths[b]\n", "length = lengths[0]\n"), expected=OUTSIDE,
+        ("max(lengths[b], 0)", "max(lengths[0], 0)"), expected=OUTSIDE,
     ),
     _chunks(
         "whole_tiles", "The last tile is taken whole: what is past the last key is multiplied too.",
@@ -154,6 +154,10 @@ _even = partial(_in_cuda, "decode/even", "decode_even.cu")
 _cluster = partial(_in_cuda, "decode/cluster", "decode_clusters.cuh")
 
 SPLIT = (
+    _split(
+        "nan_forgotten", "A maximum that knows no NaN makes a row of NaN one that sees no key.",
+        ("float m = some ? lse_log2 : LOWEST", "float m = fmaxf(lse_log2, LOWEST)", KEYS),
+    ),
     _split(
         "counter_not_reset", "The counter goes on counting, and the next launch finds it.",
         ("arrive_wrapping(arrived, count - 1)", "arrive_wrapping(arrived, 0xffffffff)", PARTS),
@@ -389,8 +393,16 @@ EVEN = (
 
 CLUSTER = (
     _cluster(
+        "scales_before_the_wait", "The scales of a cache are read while the kernel before may write them.",
+        ("const BlockRows rows(params, cache, inverse_group, blockIdx.y, tile);  // reads scales, which",
+         "//"),
+        ("const int tile = blockIdx.x / CLUSTER, inside", "const int tile = blockIdx.x / CLUSTER;\n"
+         "    const BlockRows rows(params, cache, inverse_group, blockIdx.y, tile);\n    const int inside"),
+        expected=("copy",), variant="overlapped", on_gpu=False,
+    ),
+    _cluster(
         "one_message_less", "The owner waits for the bytes of all parts but one.",
-        ("CLUSTER * (float4s + rows.inside) * 16", "(CLUSTER - 1) * (float4s + rows.inside) * 16"),
+        ("CLUSTER * (float4s + inside) * 16", "(CLUSTER - 1) * (float4s + inside) * 16"),
         expected=(*LATE, "hang", "simulator", "barrier"), on_gpu=False,
     ),
     _cluster(

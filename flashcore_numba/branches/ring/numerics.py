@@ -103,8 +103,8 @@ class Stages:
 
     def check(self, q: Any, k: Any, v: Any) -> None:
         k, v = (adopt(each, name).view for name, each in (("k", k), ("v", v)))
-        one_key = [np.zeros((*each.shape[:2], 1, each.shape[3]), each.dtype) for each in (k, v)]
-        problem = Problem(adopt(q, "q").view, *one_key)
+        k, v = (np.zeros((*each.shape[:2], 1, each.shape[3]), each.dtype) for each in (k, v))
+        problem = Problem(adopt(q, "q").view, k, v)
         if self.stage is None:
             best_stage(problem, (LSE,))
         else:

@@ -106,6 +106,8 @@ ADVICE_ABOUT = {
     "has done its part of the round.",
     "accumulators": "The products of wgmma are ready when `ptx::wgmma_wait` says so: which of its groups "
     "may still be unfinished here?",
+    "kernels before": "The launch begins under the end of the kernel before it: who has called "
+    "`ptx::grid_dependency_wait()`, and which barrier has told it to the thread of this line?",
     "exit": "Every copy and product is waited for before its thread returns: is it one too many, or which "
     "wait lets it be unfinished?",
 }
@@ -132,10 +134,16 @@ SIMPLY = {
     "time limit": "The launch was stopped; on an idle machine a right one takes a tenth of a second",
     "stack overflow": "A thread's local variables are too large",
 }
-ALONE = ("arrivals", "barrier arrivals", "exit")  # what an exercise says of their kind is not about them
+ALONE = (
+    "arrivals",
+    "barrier arrivals",
+    "kernels before",
+    "exit",
+)  # what an exercise says of their kind is not about them
 SIMPLY_ABOUT = {
     "arrivals": "An mbarrier counts too many arrivals",
     "barrier arrivals": "A barrier counts too many arrivals",
+    "kernels before": "missing wait. The kernel before may still use this memory",
     "exit": "missing wait. A thread returns before what it has started is done",
 }
 

@@ -253,7 +253,7 @@ class Session:
         runs = [run for _, run in artifact.recorded(operation=of.name)] if of else []
         # A mask may be one that hides nothing: of a single row.
         if of and not any(artifact.find_shape(run, MISSION, mask) for run in runs for mask in (False, True)):
-            untimed = f"No run of stage {stage.label} at {MISSION} is recorded."
+            untimed = f"Stage {stage.label} is not timed at {MISSION}: no run there is recorded."
             return [untimed], {"measured": []}
         record, shape = evidence.recorded(operation=of.name if of else FORWARD)
         entries = [evidence.entry(label) for label in labels]
