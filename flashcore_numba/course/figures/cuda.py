@@ -84,7 +84,10 @@ def draw_barriers(lesson: Any, stage: Stage, whose: str) -> Figure:
         every = _bars(each, lesson if each is stage else None, ("barrier",), "requests", whose)
         total, bars = sum(bar.value for bar in every), _most(every)
         picture = paper(9.4, 1.1 + 0.36 * max(2, len(bars)))
-        _drawn(picture, bars, "warps that came to the barrier", "")
+        if bars:
+            _drawn(picture, bars, "warps that came to the barrier", "")
+        else:
+            picture.text(0.5, 0.5, f"{name} has no barrier", ha="center", va="center", fontsize=10)
         caption = f"{name}: {several(total, 'arrival')} of warps at barriers, at {COUNTED}."
         frames.append(Frame(png(picture), caption, f"{caption} By line: {_words(bars)}."))
     return Figure(f"Barriers by source line, first those of {named}: {whose}", tuple(frames), 1)

@@ -295,7 +295,7 @@ def _running() -> Frame:
     right, one, two = (each[0] for each in _sums())
     keys = TILE_KEYS * np.arange(1, len(right) + 1)
     figure = paper(9.4, 3.9)
-    axes = figure.add_axes((0.085, 0.16, 0.90, 0.70))
+    axes = figure.add_axes((0.085, 0.16, 0.87, 0.70))
     figure.text(
         0.012, 0.93, "One output's running sum of weight times value", fontsize=10.5, fontweight="bold"
     )

@@ -246,7 +246,7 @@ def _keys(figure: Any, d: Division) -> None:
             "", (ends[1], y), (ends[0], y), arrowprops={"arrowstyle": "->", "color": INK, "lw": 1.2}
         )
         if len(d.walk.passes) > 1:
-            x = seq * (n + 1) / (len(d.walk.passes) + 1)
+            x = seq * (n + 1) / (len(d.walk.passes) + 2)  # left of what the figure says above
             axes.text(x, y, f"walk {n + 1}: {name}", ha="center", va="center", fontsize=8.5,
                       bbox={"fc": "white", "ec": "none", "pad": 1})  # fmt: skip
     axes.set_xlim(0, seq)
@@ -272,7 +272,8 @@ def _walk(figure: Any, d: Division) -> None:
             lines.append(line)
         height = 1.1 if len(free) == 1 else 0.7
         for op, line in zip(ops, lines, strict=True):
-            _box(axes, op, y + line * height, height)
+            aside = (line + 1) / (len(free) + 1) if len(free) > 2 else 0.5  # where lines are too near
+            _box(axes, op, y + line * height, height, aside)
         ticks.append(y + height * len(free) / 2)
         y += height * len(free) + 0.12
     bottom = y
@@ -300,12 +301,13 @@ def _walk(figure: Any, d: Division) -> None:
     figure.text(0.985, 0.382, "program order, not to scale", fontsize=9, ha="right", color="#555555")
 
 
-def _box(axes: Any, op: division.Op, y: float, height: float) -> None:
+def _box(axes: Any, op: division.Op, y: float, height: float, aside: float) -> None:
     colour, hatch, _ = KINDS[op.kind]
     axes.broken_barh([(op.start + 0.02, op.stop - op.start - 0.04)], (y + 0.04, height - 0.08), fc=colour,
                      ec="#333333", hatch=hatch, lw=0.6)  # fmt: skip
     box = {"fc": "white", "ec": "none", "pad": 0.8 if height > 1 else 0.1} if hatch else None
-    axes.text((op.start + op.stop) / 2, y + height / 2, op.text, ha="center", va="center", bbox=box, zorder=6,
+    x = op.start + aside * (op.stop - op.start)
+    axes.text(x, y + height / 2, op.text, ha="center", va="center", bbox=box, zorder=6,
               fontsize=7 if height < 1.0 or len(op.text) > 6 else 8.5)  # fmt: skip
 
 
