@@ -177,12 +177,13 @@ def _view_of_torch(tensor: Any, name: str, e4m3: bool = False) -> Any:
     if str(tensor.layout) != "torch.strided":
         raise ArgumentError(f"{name} has layout {tensor.layout}: a strided (dense) tensor is needed")
     if tensor.device.type == "cpu":
-        if tensor.is_neg():  # elsewhere its strides, those of numbers in pairs, are refused
-            raise ArgumentError(f"{name} is a view that negates its memory: pass {name}.resolve_neg()")
-        if element not in (BFLOAT16, E4M3):
-            return tensor.numpy()
-        bits = sys.modules["torch"].int16 if element is BFLOAT16 else sys.modules["torch"].uint8
-        return tensor.view(bits).numpy().view(element.dtype)
+        try:
+            if element not in (BFLOAT16, E4M3):
+                return tensor.numpy()
+            bits = sys.modules["torch"].int16 if element is BFLOAT16 else sys.modules["torch"].uint8
+            return tensor.view(bits).numpy().view(element.dtype)
+        except RuntimeError as error:  # of a view that negates its memory, for example
+            raise ArgumentError(f"{name} is no plain memory of numbers: {shown(error)}") from error
     if tensor.device.type != "cuda":
         raise ArgumentError(f"{name} is on the device {tensor.device}: accepted are cpu and cuda")
     _need_gpu(name)

@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
+from flashcore_numba import attention
 from flashcore_numba.branches.backward.backward_mma_sync import STAGE as BACKWARD
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.integrations import pytorch as ADAPTER
@@ -805,3 +806,9 @@ def test_a_plain_call_does_not_pass_through_the_dispatcher(rng, monkeypatch):
     x = arrays[0].clone().requires_grad_()
     ADAPTER.attention(x, *arrays[1:]).sum().backward()
     assert x.grad is not None
+
+
+def test_a_view_that_negates_its_memory_is_refused():
+    rows = torch._neg_view(torch.ones(1, 2, 4, 64, dtype=torch.float16))
+    with pytest.raises(ArgumentError, match=r"^q is no plain memory of numbers: .*negative bit"):
+        attention(rows, rows, rows)
