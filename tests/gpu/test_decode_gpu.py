@@ -211,6 +211,42 @@ def test_a_launch_that_begins_early_waits_for_what_it_reads(stage, captured, rng
         assert (last == rows[-1]).all()
 
 
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("stage", OVERLAPPED, ids=lambda stage: stage.name)
+def test_a_launch_that_begins_early_waits_for_scales(stage, captured, rng):
+    """They come from the kernel just before, others in each run."""
+    import cupy
+
+    lib = library("cupy")
+    scales = {name: rng.uniform(0.5, 2, 2).astype(np.float32) for name in ("k_scale", "v_scale")}
+    x = paged(rng, [3000, 0, 17, 900], 8, 2, 4, stored=E4M3, **scales)
+    arrays = [make_cupy(getattr(x, name)) for name in NAMES]
+    factor = cupy.ones(1, np.float32)
+    given = {name: cupy.asarray(value) for name, value in scales.items()}
+    written = {name: cupy.empty_like(value) for name, value in given.items()}
+    out = cupy.empty_like(arrays[0])
+
+    def queue(_):
+        for name, value in given.items():
+            cupy.multiply(value, factor, out=written[name])
+        attention_paged(*arrays, **written, stage=stage, out=out)
+
+    plans.forget()
+    stream = lib.stream()
+    lib.synchronize()
+    with lib.on(stream):
+        queue(None)  # compiles
+    graph = lib.captured(queue, "global", stream)[0] if captured else None
+    for each in (1.0, 0.25, 3.0):
+        factor.fill(each)
+        lib.synchronize()
+        with lib.on(stream):
+            lib.replay(graph, stream) if captured else queue(None)
+        lib.synchronize()
+        now = {name: np.float32(each) * value for name, value in scales.items()}
+        assert not wrong([out], DECODE.reference(x.but(**now)))
+
+
 @EACH_STAGE
 def test_pools_of_more_elements_than_an_int_counts(stage, rng):
     """All keys are past 2^31 elements of either pool."""
