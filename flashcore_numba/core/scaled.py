@@ -62,7 +62,8 @@ def checked_scale_of(name: str, scale: Any, dtype: Any, heads: int, q: Any) -> A
         )
     if scale.strides[0] < 0:
         raise ArgumentError(f"{name} has strides {scale.strides} bytes: strides must be >= 0")
-    if any(place % FLOAT32.size for place in (address(scale), *scale.strides)):  # a field of records
+    steps = scale.strides if heads > 1 else ()
+    if any(place % FLOAT32.size for place in (address(scale), *steps)):  # a field of records
         raise ArgumentError(
             f"{name} has strides {scale.strides} bytes or an odd address: each number must start at a "
             f"multiple of {FLOAT32.size} bytes"
