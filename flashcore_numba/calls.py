@@ -90,7 +90,7 @@ def check_target(
         raise ArgumentError(f"{name} has dtype {str(target.dtype)[:100]}: only {accepted} is accepted")
     found, needed = tuple(target.shape), output.shape(problem)
     if found != needed:
-        if packed and len(needed) == 4:
+        if packed and output.axes[0] == "b":  # pools are as the caller has them
             found, needed = as_packed(found), as_packed(needed)
         raise ArgumentError(f"{name} has shape {found}: it must be {needed}, {output.described}")
     if isinstance(target, np.ndarray) and not target.flags.writeable:
