@@ -57,6 +57,8 @@ FLOAT32 = Element(
 # It has no infinity; NaN is beyond the largest number, and of two NaNs the checks take both.
 E4M3 = Element("float8_e4m3fn", 1, "__nv_fp8_e4m3", 2.0**-4, 2.0**-9, 448.0, 0x7F, 0xFF, "ml_dtypes")
 
+LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)  # normal: what is smaller kernels may take for 0
+
 ACCEPTED = (FLOAT16, BFLOAT16)  # of q, k, v and the output
 ACCEPTED_NAMES = " and ".join(each.name for each in ACCEPTED)
 _BY_NAME = {each.name: each for each in (*ACCEPTED, FLOAT32, E4M3)}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cuda_reference.shown import shown
-from flashcore_numba.core.element import FLOAT32
+from flashcore_numba.core.element import FLOAT32, LEAST_FLOAT32
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.mask import UNBOUNDED, Mask
 
@@ -55,8 +55,6 @@ ARGUMENTS = {
 
 CALLED = {"prior_out": "prior[0]", "prior_lse": "prior[1]", "norm_weight": "head_norm[0]"}
 """What messages call an array that is part of an argument."""
-
-LEAST = float(np.finfo(np.float32).tiny)
 
 
 class Sequence(NamedTuple):
@@ -232,7 +230,7 @@ class Features:
         arrays = {name: getattr(self, name) for name in ARRAYS}
         left, right = (UNBOUNDED if side >= farthest else side for side in _checked_window(self.window))
         softcap = _checked_softcap(self.softcap)
-        norm_eps = 0.0 if self.norm_weight is None else _checked_eps(self.norm_eps)
+        norm_eps = 0.0 if self.norm_weight is None else checked_eps("head_norm[1], eps,", self.norm_eps)
         return Features((left, right), softcap, float32_out=self.float32_out, norm_eps=norm_eps, **arrays)
 
     def check_lengths(self, q: Any, k: Any) -> None:
@@ -322,27 +320,29 @@ def _checked_window(window: Any) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
-def _checked_eps(eps: Any) -> float:
+def checked_eps(name: str, eps: Any) -> float:
+    """The eps of a norm as a float. Raises ArgumentError, with `name` for it."""
     real = isinstance(eps, numbers.Real) and not isinstance(eps, bool | np.bool_)
     value = float(eps) if real else math.nan
-    if not LEAST <= value <= float(np.finfo(np.float32).max):
+    if not LEAST_FLOAT32 <= value <= FLOAT32.largest:
         raise ArgumentError(
-            f"head_norm[1], eps, is {shown(eps)}: it must be a finite float32 above 0, from {LEAST:.3g} on"
+            f"{name} is {shown(eps)}: it must be a finite float32 above 0, from {LEAST_FLOAT32:.3g} on"
         )
     return value
 
 
 def check_over_softcap(scale: float, softcap: float) -> None:
     """Raise ArgumentError where kernels could not divide them in float32."""
-    if softcap and abs(scale) > softcap * float(np.finfo(np.float32).max):
+    if softcap and abs(scale) > softcap * FLOAT32.largest:
         raise ArgumentError(f"softcap is {softcap:g}: with scale {scale:g} a score over it is no float32")
 
 
 def _checked_softcap(softcap: Any) -> float:
     real = isinstance(softcap, numbers.Real) and not isinstance(softcap, bool | np.bool_)
     value = float(softcap) if real else math.nan
-    if value != 0 and not LEAST <= value <= float(np.finfo(np.float32).max):
+    if value != 0 and not LEAST_FLOAT32 <= value <= FLOAT32.largest:
         raise ArgumentError(
-            f"softcap is {shown(softcap)}: it must be 0, or a finite float32 above 0, from {LEAST:.3g} on"
+            f"softcap is {shown(softcap)}: it must be 0, or a finite float32 above 0, from "
+            f"{LEAST_FLOAT32:.3g} on"
         )
     return value

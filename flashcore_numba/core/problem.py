@@ -205,6 +205,19 @@ def address(array: Any) -> int:
     return array.data.ptr if _is_cupy(array) else array.__array_interface__["data"][0]
 
 
+def check_starts(name: str, array: Any, steps: tuple[int, ...]) -> None:
+    """Raise unless each number starts at a multiple of its size, as none does in some fields of records.
+
+    steps: bytes from one number to the next, in each dimension that counts.
+    """
+    size = array.dtype.itemsize
+    if any(place % size for place in (address(array), *steps)):
+        raise ArgumentError(
+            f"{name} has strides {array.strides} bytes or an odd address: each number must start at a "
+            f"multiple of {size} bytes"
+        )
+
+
 def rows_aligned(array: Any) -> bool:
     """Whether every row of a [B, H, S, D] array starts at a multiple of 16 bytes."""
     steps = (stride for size, stride in zip(array.shape[:3], array.strides[:3], strict=True) if size > 1)

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from cuda_reference.shown import shown
-from flashcore_numba.core.element import E4M3, FLOAT32
+from flashcore_numba.core.element import E4M3, FLOAT32, LEAST_FLOAT32
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.core.problem import address, check_kind, check_place
+from flashcore_numba.core.problem import check_kind, check_place, check_starts
 
 SCALES = ("k_scale", "v_scale")
-LEAST_SCALE = float(np.finfo(np.float32).tiny)  # what is smaller has no reciprocal in float32
 _BYTE = np.dtype(np.uint8)
 
 
@@ -45,10 +44,10 @@ def checked_scale_of(name: str, scale: Any, dtype: Any, heads: int, q: Any) -> A
         )
     if is_number(scale):
         value = _as_float(scale)
-        if isinstance(scale, bool | np.bool_) or not LEAST_SCALE <= value <= FLOAT32.largest:
+        if isinstance(scale, bool | np.bool_) or not LEAST_FLOAT32 <= value <= FLOAT32.largest:
             raise ArgumentError(
                 f"{name} is {shown(scale)}: it must be a number above 0, as float32 has from "
-                f"{LEAST_SCALE:.3g} to {FLOAT32.largest:.3g}, or float32 [H_kv]"
+                f"{LEAST_FLOAT32:.3g} to {FLOAT32.largest:.3g}, or float32 [H_kv]"
             )
         return value
     check_kind(name, scale)
@@ -62,12 +61,7 @@ def checked_scale_of(name: str, scale: Any, dtype: Any, heads: int, q: Any) -> A
         )
     if scale.strides[0] < 0:
         raise ArgumentError(f"{name} has strides {scale.strides} bytes: strides must be >= 0")
-    steps = scale.strides if heads > 1 else ()
-    if any(place % FLOAT32.size for place in (address(scale), *steps)):  # a field of records
-        raise ArgumentError(
-            f"{name} has strides {scale.strides} bytes or an odd address: each number must start at a "
-            f"multiple of {FLOAT32.size} bytes"
-        )
+    check_starts(name, scale, scale.strides if heads > 1 else ())
     return scale
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 from flashcore_numba.branches.find import BRANCHES
 from flashcore_numba.checks.forward import FORWARD
+from flashcore_numba.core import workload
 from flashcore_numba.core.element import FLOAT16
-from flashcore_numba.core.workload import CHOICES, PAGE
+from flashcore_numba.core.workload import CHOICES
+from flashcore_numba.measure.compare import ROUNDS
 from flashcore_numba.records import artifact
 from flashcore_numba.stages import LADDER
 
-USUAL_ROUNDS = 20  # what `flashcore compare` does where nobody says how many
-USUAL = {"tokens": None, "page": PAGE, "cache": "own", "batch_invariant": "no"}
+USUAL = CHOICES | {"cache": "own", "batch_invariant": "no"}  # as the command line names it
 
 
 def commands(folder: Path | None = None) -> str | None:
@@ -42,7 +43,7 @@ def command(record: dict[str, Any]) -> str:
         words += _varied(name.replace("_", "-"), (_choice(shape, name) for shape in shapes), USUAL[name])
     words += _peers(record, FORWARD if of == FORWARD.name else BRANCHES[of])
     words += ["--label", record["label"]] if record["label"] else []
-    words += ["--rounds", str(record["rounds"])] if record["rounds"] != USUAL_ROUNDS else []
+    words += ["--rounds", str(record["rounds"])] if record["rounds"] != ROUNDS else []
     return shlex.join(words)
 
 
@@ -78,15 +79,8 @@ def _varied(option: str, values: Iterable[Any], usual: Any) -> list[str]:
 
 
 def _features(shape: dict[str, Any]) -> str:
-    words = []
-    for name, value in shape.get("features", {}).items():
-        if name == "window":
-            words.append(f"window={value[0]},{value[1]}")
-        elif name == "softcap":
-            words.append(f"softcap={value:g}")
-        elif name != "lengths" and name not in CHOICES:
-            words.append(name)
-    return " ".join(words) or "none"
+    features = {name: value for name, value in shape.get("features", {}).items() if name not in CHOICES}
+    return workload.label(features) or "none"
 
 
 def _choice(shape: dict[str, Any], name: str) -> Any:

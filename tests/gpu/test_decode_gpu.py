@@ -174,6 +174,24 @@ def test_calls_and_graphs_that_run_at_the_same_time(stage, rng):
         assert not whole.any()
 
 
+def on_a_stream(lib, queue, captured):
+    """What runs `queue` to its end on a stream of its own, by a graph or call by call."""
+    plans.forget()
+    stream = lib.stream()
+    lib.synchronize()
+    with lib.on(stream):
+        queue(None)  # compiles
+    graph = lib.captured(queue, "global", stream)[0] if captured else None
+
+    def run():
+        lib.synchronize()
+        with lib.on(stream):
+            lib.replay(graph, stream) if captured else queue(None)
+        lib.synchronize()
+
+    return run
+
+
 @pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("stage", OVERLAPPED, ids=lambda stage: stage.name)
 def test_a_launch_that_begins_early_waits_for_what_it_reads(stage, captured, rng):
@@ -193,19 +211,11 @@ def test_a_launch_that_begins_early_waits_for_what_it_reads(stage, captured, rng
             attention_paged(before, *others, stage=stage, out=after)
         cupy.multiply(rows[-1], 1, out=last)
 
-    plans.forget()
-    stream = lib.stream()
-    lib.synchronize()
-    with lib.on(stream):
-        queue(None)  # compiles
-    graph = lib.captured(queue, "global", stream)[0] if captured else None
+    run = on_a_stream(lib, queue, captured)
     for _ in range(5):
         for array in (*rows, last):
             array.fill(cupy.nan)
-        lib.synchronize()
-        with lib.on(stream):
-            lib.replay(graph, stream) if captured else queue(None)
-        lib.synchronize()
+        run()
         for before, after in pairwise(rows):
             assert not wrong([after], DECODE.reference(x.but(q=before.get())))
         assert (last == rows[-1]).all()
@@ -231,18 +241,10 @@ def test_a_launch_that_begins_early_waits_for_scales(stage, captured, rng):
             cupy.multiply(value, factor, out=written[name])
         attention_paged(*arrays, **written, stage=stage, out=out)
 
-    plans.forget()
-    stream = lib.stream()
-    lib.synchronize()
-    with lib.on(stream):
-        queue(None)  # compiles
-    graph = lib.captured(queue, "global", stream)[0] if captured else None
+    run = on_a_stream(lib, queue, captured)
     for each in (1.0, 0.25, 3.0):
         factor.fill(each)
-        lib.synchronize()
-        with lib.on(stream):
-            lib.replay(graph, stream) if captured else queue(None)
-        lib.synchronize()
+        run()
         now = {name: np.float32(each) * value for name, value in scales.items()}
         assert not wrong([out], DECODE.reference(x.but(**now)))
 

@@ -14,11 +14,11 @@ from flashcore_numba.core.mask import Mask
 from flashcore_numba.core.problem import (
     HEAD_DIMS,
     ROWS_LIMIT,
-    address,
     check_kind,
     check_layout,
     check_place,
     check_rows,
+    check_starts,
     checked_flag,
     checked_scale,
     listed,
@@ -380,8 +380,4 @@ def _check_numbers(name: str, array: Any, dims: int, q: Any) -> None:
         )
     if min(array.strides) < 0:
         raise ArgumentError(f"{name} has strides {array.strides} bytes: strides must be >= 0")
-    if any(place % INT32.itemsize for place in (address(array), *array.strides)):  # a field of records
-        raise ArgumentError(
-            f"{name} has strides {array.strides} bytes or an odd address: each number must start at a "
-            f"multiple of {INT32.itemsize} bytes"
-        )
+    check_starts(name, array, array.strides)

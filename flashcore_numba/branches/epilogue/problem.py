@@ -1,15 +1,12 @@
 """The validated input of attention with the norm that follows it."""
 
-import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from cuda_reference.shown import shown
-from flashcore_numba.core.element import FLOAT32
 from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.features import checked_eps
 from flashcore_numba.core.problem import (
     ALIGNMENT,
     Problem,
@@ -23,7 +20,6 @@ from flashcore_numba.core.problem import (
 
 KINDS = ("layer", "rms")
 NAMES = ("residual", "weight", "bias")
-LEAST_EPS = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,12 +43,7 @@ class EpilogueProblem(Problem):
         super().__post_init__()
         if self.norm not in KINDS:
             raise ArgumentError(f"norm is {shown(self.norm)}: accepted are {' and '.join(map(repr, KINDS))}")
-        real = isinstance(self.eps, numbers.Real) and not isinstance(self.eps, bool | np.bool_)
-        if not real or not LEAST_EPS <= float(self.eps) <= FLOAT32.largest:
-            raise ArgumentError(
-                f"eps is {shown(self.eps)}: it must be a finite float32 above 0, from {LEAST_EPS:.3g} on"
-            )
-        object.__setattr__(self, "eps", float(self.eps))
+        object.__setattr__(self, "eps", checked_eps("eps", self.eps))
         if self.weight is None:
             raise ArgumentError(f"weight is None: it must be an array of {self.columns_of_all} numbers")
         rows = (self.batch, 1, self.seq_q, self.columns_of_all)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from cuda_reference.shown import shown
-from flashcore_numba.core.element import FLOAT32, Element
+from flashcore_numba.core.element import FLOAT32, LEAST_FLOAT32, Element
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.core.features import LEAST, OFF
+from flashcore_numba.core.features import OFF
 from flashcore_numba.core.problem import ALIGNMENT, Problem, address, check_layout, checked_flag, placed_on
 from flashcore_numba.core.scaled import SCALES, arrays_of, checked_scale_of, is_e4m3
 
@@ -63,10 +63,8 @@ class PrepareProblem:
             raise ArgumentError(
                 f"k has {self.k.shape[2]} tokens: q has {self.q.shape[2]}, and they must be equal"
             )
-        for name in ("pages", "page"):
-            size = getattr(self, name)
+        for what, size in (("pages", self.pages), ("keys of a page", self.page)):
             if size < 1:
-                what = "pages" if name == "pages" else "keys of a page"
                 raise ArgumentError(f"k_pool has {size} {what}: at least 1 is needed")
         if self.pages * self.page > MOST_SLOTS:
             raise ArgumentError(
@@ -123,7 +121,7 @@ class PrepareProblem:
         if eps is None:
             return
         real = isinstance(eps, numbers.Real) and not isinstance(eps, bool | np.bool_)
-        if not real or not (eps == 0 or LEAST <= float(eps) <= FLOAT32.largest):
+        if not real or not (eps == 0 or LEAST_FLOAT32 <= float(eps) <= FLOAT32.largest):
             raise ArgumentError(f"norm_eps is {shown(eps)}: it must be a finite float32 from 0 on, or None")
         object.__setattr__(self, "norm_eps", float(eps))
 

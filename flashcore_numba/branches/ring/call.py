@@ -197,9 +197,9 @@ class RingAttention:
             _check_like(name, each, q)
         causal = checked_flag("causal", causal)
         numerics = self._numerics(q)
-        if decodes and _on_host(q):
-            numerics.check(q, k, v)  # a rank without keys launches nothing, and would not notice
         if decodes:
+            if _on_host(q):
+                numerics.check(q, k, v)  # a rank without keys launches nothing, and would not notice
             programs.check_newest(self.number, self.split.ranks, causal, q.shape[2], k.shape[2])
         scale = None if scale is None else checked_scale(scale, q.shape[3])
         return Layer(self.split, causal, numerics, scale)
