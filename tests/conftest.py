@@ -7,6 +7,7 @@ import random
 import secrets
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -53,7 +54,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
     if not item.get_closest_marker("gpu"):
         return (yield)
     with gpu_turn(item.get_closest_marker("alone") is not None):
-        return (yield)
+        try:
+            return (yield)
+        finally:
+            give_memory_back()
+
+
+def give_memory_back() -> None:
+    """The GPU's memory that libraries keep for later: other processes' tests want it."""
+    gc.collect()
+    if "cupy" in sys.modules:
+        sys.modules["cupy"].get_default_memory_pool().free_all_blocks()
+    if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
+        sys.modules["torch"].cuda.empty_cache()
 
 
 @contextmanager

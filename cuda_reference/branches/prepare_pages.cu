@@ -12,6 +12,9 @@
 
 constexpr int D = HEAD_DIM, LANES = D / 16, WARPS = 4;
 constexpr int APART = 32 / LANES, TILE = ROWS * APART;  // heads from one row of a lane to the next; of a warp
+// Whether a lane keeps the weights from row to row, or reads them again, from L1: rows that become bytes take
+// more registers, and this leaves 72 of 86, which are 28 warps on an SM and not 20.
+constexpr bool KEEPS_WEIGHTS = !E4M3;
 
 // A lane's columns as the pairs (a[i], b[i]) that RoPE rotates together.
 struct Pairs {
@@ -46,12 +49,12 @@ struct Pairs {
             for (int j = 0; j < 4; j++) words[j] = ptx::pack_pair(column(i, 2 * j), column(i, 2 * j + 1));
         }
     }
-    // The columns of a chunk times `factor`, in e4m3.
-    __device__ __forceinline__ uint2 bytes(int chunk, float factor) {
+    // The columns of a chunk in e4m3.
+    __device__ __forceinline__ uint2 bytes(int chunk) {
         uint32_t pairs[4];
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            pairs[j] = ptx::pack_e4m3(column(chunk, 2 * j) * factor, column(chunk, 2 * j + 1) * factor);
+            pairs[j] = ptx::pack_e4m3(column(chunk, 2 * j), column(chunk, 2 * j + 1));
         return make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
     }
 };
@@ -84,7 +87,7 @@ prepare_pages(const element* q, const element* k, const element* v,  // [1, H or
 
     const Strides from_strides = is_q ? q_strides : is_v ? v_strides : k_strides;
     const element* from = (is_q ? q : is_v ? v : k) + from_strides.at(0, first_head, token);
-    uint4 chunks[ROWS][2];
+    uint4 chunks[ROWS][2] = {};  // a value, as four bytes of -448 are what no value looks like on the CPU
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const bool exists = first_head + r * APART < heads;
@@ -97,45 +100,37 @@ prepare_pages(const element* q, const element* k, const element* v,  // [1, H or
     const long long slot = slot_mapping[token];
     if (slot < 0 || slot >= slots) return;  // padding; its position may be anything
 
-    // Each of a pair becomes itself times `same` and the other times `cross`, times the factor of its row: a
-    // with a minus, b with a plus.
     const bool turns = rotated && pairs;
-    const float* weight = is_q ? q_weight : k_weight;
-    Pairs same, cross;
-#pragma unroll
-    for (int i = 0; i < 16; i++) same.x[i / 8][i % 8] = 1.0f;
-    if (weight && !is_v) same.load(weight + low, weight + high);
+    const float* weight = is_v ? nullptr : is_q ? q_weight : k_weight;
+    Pairs weights;
+    if (KEEPS_WEIGHTS && weight) weights.load(weight + low, weight + high);
+    float cosines[8], sines[8];
     if (turns) {
         const int place = INTERLEAVED ? low / 2 : low, next = INTERLEAVED ? high / 2 : low + 4;
 #pragma unroll
         for (int i = 0; i < 8; i += 4) {
-            const float4 c = *(const float4*)(cos + position * cos_row + (i ? next : place));
-            const float4 s = *(const float4*)(sin + position * sin_row + (i ? next : place));
-            const float cosines[4] = {c.x, c.y, c.z, c.w}, sines[4] = {s.x, s.y, s.z, s.w};
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                cross.x[0][i + j] = same.x[0][i + j] * sines[j];
-                cross.x[1][i + j] = same.x[1][i + j] * sines[j];
-                same.x[0][i + j] *= cosines[j];
-                same.x[1][i + j] *= cosines[j];
-            }
+            *(float4*)(cosines + i) = *(const float4*)(cos + position * cos_row + (i ? next : place));
+            *(float4*)(sines + i) = *(const float4*)(sin + position * sin_row + (i ? next : place));
         }
     }
     const unsigned in_page = (unsigned)slot % page, page_index = (unsigned)slot / page;
     const Strides pool_strides = is_v ? v_pool_strides : k_pool_strides;
-    const long long to_head = is_q ? out_strides.head : pool_strides.row;
     const Scales scales SCALES_GIVEN;
-    element* to = is_q ? out + out_strides.at(0, first_head, token)
-                       : (element*)((is_v ? v_pool : k_pool) +
+    const bool as_bytes = E4M3 && !is_q;
+    uint8_t* to = is_q ? (uint8_t*)(out + out_strides.at(0, first_head, token))
+                       : (uint8_t*)((is_v ? v_pool : k_pool) +
                                pool_strides.at(page_index, in_page, first_head));
+    const long long to_head = is_q ? out_strides.head * sizeof(element) : pool_strides.row * sizeof(STORED);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const int head = first_head + r * APART;
-        Pairs given;
-        if (!is_v || E4M3) given.load(chunks[r]);
-        if (!is_v) {  // rows of V keep their bits
+        const bool exists = head < heads;
+        uint8_t* row = to + r * APART * to_head;
+        if (!is_v || E4M3) {  // rows of V keep their bits
+            Pairs given;
+            given.load(chunks[r]);
             float factor = 1.0f;
-            if (normed) {
+            if (normed && !is_v) {
                 float sum = 0.0f;
 #pragma unroll
                 for (int i = 0; i < 16; i++) sum += given.x[i / 8][i % 8] * given.x[i / 8][i % 8];
@@ -143,29 +138,37 @@ prepare_pages(const element* q, const element* k, const element* v,  // [1, H or
                 for (int lanes = 1; lanes < LANES; lanes *= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
                 factor = rsqrtf(sum / D + eps);
             }
+            if (weight) {
+                if (!KEEPS_WEIGHTS) weights.load(weight + low, weight + high);
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const float a = given.x[0][i], b = given.x[1][i];
-                float first = a * same.x[0][i], second = b * same.x[1][i];
-                if (turns) {
-                    first -= b * cross.x[1][i];
-                    second += a * cross.x[0][i];
-                }
-                given.x[0][i] = first * factor;
-                given.x[1][i] = second * factor;
+                for (int i = 0; i < 16; i++) given.x[i / 8][i % 8] *= weights.x[i / 8][i % 8];
             }
-            given.store(chunks[r]);
+            if (turns) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    const float a = given.x[0][i], b = given.x[1][i];
+                    given.x[0][i] = a * cosines[i] - b * sines[i];
+                    given.x[1][i] = b * cosines[i] + a * sines[i];
+                }
+            }
+            if (as_bytes && exists) factor /= is_v ? scales.v(head) : scales.k(head);
+#pragma unroll
+            for (int i = 0; i < 16; i++) given.x[i / 8][i % 8] *= factor;
+            if (as_bytes) {
+                *(uint2*)&chunks[r][0] = given.bytes(0);
+                *(uint2*)&chunks[r][1] = given.bytes(1);
+            } else {
+                given.store(chunks[r]);
+            }
         }
-        element* row = to + r * APART * to_head;
-        if (E4M3 && !is_q && head < heads) {
-            uint8_t* row_bytes = (uint8_t*)to + r * APART * to_head;
-            const float factor = 1.0f / (is_v ? scales.v(head) : scales.k(head));
-            *(uint2*)(row_bytes + low) = given.bytes(0, factor);
-            *(uint2*)(row_bytes + high) = given.bytes(1, factor);
-        } else if (head < heads) {
-            const uint4 first = chunks[r][0], second = chunks[r][1];
-            ptx::store_16(row + low, first.x, first.y, first.z, first.w);
-            ptx::store_16(row + high, second.x, second.y, second.z, second.w);
+        const uint4 first = chunks[r][0], second = chunks[r][1];
+        if (!exists) continue;
+        if (as_bytes) {
+            *(uint2*)(row + low) = make_uint2(first.x, first.y);
+            *(uint2*)(row + high) = make_uint2(second.x, second.y);
+        } else {
+            ptx::store_16((element*)row + low, first.x, first.y, first.z, first.w);
+            ptx::store_16((element*)row + high, second.x, second.y, second.z, second.w);
         }
     }
 }

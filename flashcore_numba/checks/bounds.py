@@ -144,7 +144,7 @@ def _after(before: Reference, element: Element, features: Features) -> Reference
         lost = lost * (weight if weight.ndim == 1 else weight[None, :, None, :]) + 4 * U * np.abs(x)
     if features.gate is not None:
         share = oracle.sigmoid(features.gate)
-        off = U * (2 * np.abs(features.gate.astype(np.float64)) + 8) * share + 2.0**-126
+        off = 2 * (U * (2 * np.abs(features.gate.astype(np.float64)) + 8) * share + 2.0**-126)
         lost = lost * (share + off) + np.abs(x) * off
         x = x * share
     last = FLOAT32 if features.float32_out else element

@@ -1,5 +1,6 @@
 """The checks and the mutants on a GPU, at the sizes of the plan."""
 
+import numpy as np
 import pytest
 from matrix import few, first_of_each
 
@@ -20,7 +21,8 @@ def test_a_stage_passes_with_margin_at_full_size(stage, variant):
     report = check_stage(stage, variant, backend="gpu")
     told = "\n".join(f"{failure.name}: {failure.message}" for failure in report.failures)
     assert report.passed, f"seed {report.seed}\n{told}"
-    assert report.margin >= 1.5
+    nearest = min(report.results, key=lambda result: result.margin or np.inf)
+    assert report.margin >= 1.5, nearest
     assert not report.scaled
     planned = [result.name for result in report.results if ", seed " in result.name]
     in_float16 = [name for name in planned if name.endswith(tuple(f", seed {seed}" for seed in SEEDS))]

@@ -34,22 +34,25 @@ NORM = (
     _mutant("weights_of_q", "K takes the weights of Q.", ("is_q ? q_weight : k_weight", "q_weight")),
     _mutant(
         "v_is_normed", "The rows of V are normed like those of K.",
-        ("if (!is_v) {  // rows", "if (true) {  // rows"), expected=(*WRONG, "memory"),
+        ("if (!is_v || E4M3) {  // rows", "if (true) {  // rows"), ("normed && !is_v", "normed"),
     ),
 )  # fmt: skip
 ROPE = (
     _mutant(
         "turned_back", "The rotation goes the other way.",
-        ("first -= b", "first += b"), ("second += a", "second -= a"),
+        ("a * cosines[i] - b", "a * cosines[i] + b"), ("b * cosines[i] + a", "b * cosines[i] - a"),
     ),
     _mutant(
         "first_overwritten", "The second of a pair takes the first after its rotation.",
-        ("second += a * cross", "second += first * cross"),
+        ("b * cosines[i] + a * sines", "b * cosines[i] + given.x[0][i] * sines"),
     ),
     _mutant(
         "weights_after_rope", "The weights of the norm are multiplied with what is rotated already.",
-        ("cross.x[0][i + j] = same.x[0]", "cross.x[0][i + j] = same.x[1]"),
-        ("cross.x[1][i + j] = same.x[1]", "cross.x[1][i + j] = same.x[0]"),
+        ("*= weights.x[i / 8][i % 8]", "*= turns ? 1.0f : weights.x[i / 8][i % 8]"),
+        ("a * cosines[i] - b * sines[i];",
+         "(a * cosines[i] - b * sines[i]) * (weight ? weights.x[0][i] : 1.0f);"),
+        ("b * cosines[i] + a * sines[i];",
+         "(b * cosines[i] + a * sines[i]) * (weight ? weights.x[1][i] : 1.0f);"),
     ),
     _mutant(
         "row_of_the_token", "The row of the tables is the token's number, not its position.",
@@ -70,7 +73,7 @@ ROPE = (
     ),
     _mutant(
         "q_alone", "The rows of K are stored as they came.",
-        ("if (!is_v) {  // rows", "if (is_q) {  // rows"),
+        ("if (!is_v || E4M3) {  // rows", "if (is_q) {  // rows"),
     ),
     _mutant(
         "tables_packed", "A row of the tables begins where the one before it ends, whatever R is.",
@@ -119,7 +122,7 @@ PAGES = (
     ),
     _mutant(
         "high_chunk_lost", "The second chunk of a lane is not stored.",
-        ("            ptx::store_16(row + high, second.x, second.y, second.z, second.w);\n", ""),
+        ("ptx::store_16((element*)row + high, second.x, second.y, second.z, second.w);", ""),
         expected=("unwritten",),
     ),
     _mutant(
@@ -130,11 +133,11 @@ PAGES = (
 SCALED = (
     _mutant(
         "scale_forgotten", "Rows are stored as they are.",
-        ("1.0f / (is_v ? scales.v(head) : scales.k(head))", "1.0f"),
+        ("factor /= is_v ? scales.v(head) : scales.k(head)", "factor /= 1.0f"),
     ),
     _mutant(
         "multiplied_by_the_scale", "Rows are multiplied by the scale that readers multiply by.",
-        ("1.0f / (is_v ? scales.v(head) : scales.k(head))", "is_v ? scales.v(head) : scales.k(head)"),
+        ("factor /= is_v", "factor *= is_v"),
     ),
     _mutant(
         "scale_of_k", "Rows of V are divided by the scale of K.",
@@ -146,17 +149,17 @@ SCALED = (
     ),
     _mutant(
         "rounded_twice", "Rows are rounded to the element type before they are rounded to e4m3.",
-        ("uint8_t* row_bytes =", "given.load(chunks[r]);\n            uint8_t* row_bytes ="),
+        ("*(uint2*)&chunks[r][0] =",
+         "given.store(chunks[r]), given.load(chunks[r]), *(uint2*)&chunks[r][0] ="),
     ),
     _mutant(
         "halves_exchanged", "The second chunk of a lane is stored in the place of the first.",
-        ("*(uint2*)(row_bytes + low) = given.bytes(0, factor);",
-         "*(uint2*)(row_bytes + low) = given.bytes(1, factor);"),
+        ("*(uint2*)&chunks[r][0] = given.bytes(0);", "*(uint2*)&chunks[r][0] = given.bytes(1);"),
     ),
     _mutant(
         "not_saturated", "Numbers beyond 448 are stored without their highest bits.",
-        ("pairs[j] = ptx::pack_e4m3(column(chunk, 2 * j) * factor,",
-         "pairs[j] = ptx::pack_e4m3(fmodf(column(chunk, 2 * j) * factor, 512.0f),"),
+        ("pairs[j] = ptx::pack_e4m3(column(chunk, 2 * j),",
+         "pairs[j] = ptx::pack_e4m3(fmodf(column(chunk, 2 * j), 512.0f),"),
     ),
 )  # fmt: skip
 MUTANTS = (*NORM, *ROPE, *PAGES, *SCALED)
