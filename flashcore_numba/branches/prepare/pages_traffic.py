@@ -1,4 +1,7 @@
-"""What `prepare_pages.cu` moves: rows, and for each warp a slot, a position, tables and weights."""
+"""What `prepare_pages.cu` moves: rows, and for each warp a slot, a position, tables and weights.
+
+With pools of e4m3 the weights are read for each row of a lane.
+"""
 
 from typing import Any
 
@@ -38,7 +41,7 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
         if with_rope:
             found += 2 * with_slot * warps * _angles(p.interleaved, low[pairs], high[pairs])
         if weight is not None:
-            found += with_slot * warps * loads(4, 4 * a_row)
+            found += with_slot * warps * (rows if p.e4m3 else 1) * loads(4, 4 * a_row)
     return found
 
 

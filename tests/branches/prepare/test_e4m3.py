@@ -4,9 +4,6 @@ import numpy as np
 import pytest
 from matrix import few
 
-from cuda_reference import source
-from cuda_reference.compile import compile as compiled
-from cuda_reference.compile import why_not
 from flashcore_numba import ArgumentError, attention, attention_paged, write_kv_pages
 from flashcore_numba.branches.prepare import oracle
 from flashcore_numba.branches.prepare.inputs import drawn
@@ -15,7 +12,7 @@ from flashcore_numba.branches.prepare.outputs import WRITTEN
 from flashcore_numba.branches.prepare.prepare_pages import ROWS, STAGE
 from flashcore_numba.checks import kill_one
 from flashcore_numba.checks.runner import check_stage, names
-from flashcore_numba.core.element import BFLOAT16, E4M3
+from flashcore_numba.core.element import E4M3
 from flashcore_numba.predict import Traffic, predict
 from flashcore_numba.run.executor import Simulator
 
@@ -133,15 +130,3 @@ def test_mutants_die(mutant):
     assert fate.status == "killed", f"{mutant.label} survives: {mutant.mistake}"
     assert fate.as_expected, f"killed by {fate.kind} in {fate.case}: {fate.message}"
     assert len(SCALED) >= 5 and {*SCALED} <= {*MUTANTS}
-
-
-@pytest.mark.long
-@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-@pytest.mark.parametrize("element", ["float16", BFLOAT16.name])
-@pytest.mark.parametrize("rows", ROWS.values())
-def test_nothing_is_spilled(rows, element):
-    for head_dim in (64, 128, 256):
-        macros = {"HEAD_DIM": head_dim, "ROWS": rows, "SLOT": "int64_t", "INTERLEAVED": 0, "E4M3": 1}
-        for capability in ((8, 0), (8, 9), (9, 0)):
-            found = compiled(source("prepare_pages", ELEMENT=element, **macros), capability)
-            assert (found.spill_bytes, found.stack_bytes, found.warnings) == (0, 0, ())

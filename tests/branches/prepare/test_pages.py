@@ -148,7 +148,7 @@ KERNELS = [
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-@pytest.mark.parametrize("capability", [(8, 0), (9, 0)], ids=str)
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0)], ids=str)
 @pytest.mark.parametrize(("head_dim", "rows", "element", "e4m3"), few(KERNELS, *KERNELS[-2:]), ids=str)
 def test_nothing_spills_and_many_warps_fit(head_dim, rows, element, e4m3, capability):
     macros = {
@@ -160,4 +160,5 @@ def test_nothing_spills_and_many_warps_fit(head_dim, rows, element, e4m3, capabi
     } | ({"E4M3": True} if e4m3 else {})
     found = compiled(source("prepare_pages", **macros), capability)
     assert (found.spill_bytes, found.stack_bytes, found.warnings) == (0, 0, ())
-    assert found.registers <= {1: 64, 2: 72 if e4m3 else 80}[rows]  # 32, 28 and 24 of 64 warps per SM
+    most = 64 if rows == 1 else 72 if e4m3 and capability == (9, 0) else 80
+    assert found.registers <= most  # 32, 28 and 24 of 64 warps per SM
