@@ -101,9 +101,9 @@ prepare_pages(const element* q, const element* k, const element* v,  // [1, H or
     if (slot < 0 || slot >= slots) return;  // padding; its position may be anything
 
     const bool turns = rotated && pairs;
-    const float* weight = is_v ? nullptr : is_q ? q_weight : k_weight;
+    const float* weight = is_q ? q_weight : k_weight;
     Pairs weights;
-    if (KEEPS_WEIGHTS && weight) weights.load(weight + low, weight + high);
+    if (KEEPS_WEIGHTS && weight && !is_v) weights.load(weight + low, weight + high);
     float cosines[8], sines[8];
     if (turns) {
         const int place = INTERLEAVED ? low / 2 : low, next = INTERLEAVED ? high / 2 : low + 4;
@@ -124,8 +124,6 @@ prepare_pages(const element* q, const element* k, const element* v,  // [1, H or
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const int head = first_head + r * APART;
-        const bool exists = head < heads;
-        uint8_t* row = to + r * APART * to_head;
         if (!is_v || E4M3) {  // rows of V keep their bits
             Pairs given;
             given.load(chunks[r]);
@@ -138,7 +136,7 @@ prepare_pages(const element* q, const element* k, const element* v,  // [1, H or
                 for (int lanes = 1; lanes < LANES; lanes *= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
                 factor = rsqrtf(sum / D + eps);
             }
-            if (weight) {
+            if (weight && !is_v) {
                 if (!KEEPS_WEIGHTS) weights.load(weight + low, weight + high);
 #pragma unroll
                 for (int i = 0; i < 16; i++) given.x[i / 8][i % 8] *= weights.x[i / 8][i % 8];
@@ -151,7 +149,7 @@ prepare_pages(const element* q, const element* k, const element* v,  // [1, H or
                     given.x[1][i] = b * cosines[i] + a * sines[i];
                 }
             }
-            if (as_bytes && exists) factor /= is_v ? scales.v(head) : scales.k(head);
+            if (as_bytes && head < heads) factor /= is_v ? scales.v(head) : scales.k(head);
 #pragma unroll
             for (int i = 0; i < 16; i++) given.x[i / 8][i % 8] *= factor;
             if (as_bytes) {
@@ -161,14 +159,16 @@ prepare_pages(const element* q, const element* k, const element* v,  // [1, H or
                 given.store(chunks[r]);
             }
         }
-        const uint4 first = chunks[r][0], second = chunks[r][1];
-        if (!exists) continue;
-        if (as_bytes) {
-            *(uint2*)(row + low) = make_uint2(first.x, first.y);
-            *(uint2*)(row + high) = make_uint2(second.x, second.y);
-        } else {
-            ptx::store_16((element*)row + low, first.x, first.y, first.z, first.w);
-            ptx::store_16((element*)row + high, second.x, second.y, second.z, second.w);
+        uint8_t* row = to + r * APART * to_head;
+        if (head < heads) {
+            const uint4 first = chunks[r][0], second = chunks[r][1];
+            if (as_bytes) {
+                *(uint2*)(row + low) = make_uint2(first.x, first.y);
+                *(uint2*)(row + high) = make_uint2(second.x, second.y);
+            } else {
+                ptx::store_16((element*)row + low, first.x, first.y, first.z, first.w);
+                ptx::store_16((element*)row + high, second.x, second.y, second.z, second.w);
+            }
         }
     }
 }
