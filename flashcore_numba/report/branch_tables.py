@@ -101,7 +101,27 @@ def fp8(folder: Path | None = None) -> str | None:
     )
 
 
-TABLES: dict[str, Callable[[Path | None], str | None]] = {"ring": ring, "fp8": fp8}
+def prepare(folder: Path | None = None) -> str | None:
+    """A row per number of tokens: what the launch before attention takes, and its share of a copy's rate."""
+    record = artifact.other("decode/prepare", folder)
+    if record is None:
+        return None
+    lines = []
+    for row in record["rows"]:
+        found = [row[kind] for kind in ("16 bits", "e4m3")]
+        cells = [[short_us(each["us"]), percent(each["copy"] / each["us"])] for each in found]
+        lines.append([f"{row['tokens']:,}", *cells[0], *cells[1]])
+    heads, kv_heads = record["heads"]
+    head = ["tokens", "16 bits", "of a copy's rate", "e4m3", "of a copy's rate"]
+    return markdown(head, lines, 0) + (
+        f"\n\n{record['gpu']}, {record['date']}, commit {record['commit'][:7]}: microseconds, medians of "
+        f"{record['rounds']} interleaved rounds in CUDA graphs, {heads} heads on {kv_heads}, "
+        f"D = {record['head_dim']}, with norm, weights and RoPE. The copy, of as many bytes, is "
+        "cudaMemcpyAsync."
+    )
+
+
+TABLES: dict[str, Callable[[Path | None], str | None]] = {"ring": ring, "fp8": fp8, "prepare": prepare}
 
 
 def _measured(head: list[str], lines: list[list[str]]) -> str:

@@ -94,5 +94,17 @@ def test_a_row_of_eight_bits_is_its_shape():
         assert agrees(own, us["attention, 16 bits"] / us["fp8/wgmma"])
 
 
+def test_a_row_of_prepare_is_its_record():
+    record = artifact.other("decode/prepare")
+    found = rows(branch_tables.prepare())
+    assert len(found) == len(record["rows"]) > 3
+    for (tokens, *cells), row in zip(found, record["rows"], strict=True):
+        assert int(tokens.replace(",", "")) == row["tokens"]
+        for (time, share), kind in zip((cells[:2], cells[2:]), ("16 bits", "e4m3"), strict=True):
+            us = row[kind]
+            assert agrees(time, us["us"]) and agrees(share, 100 * us["copy"] / us["us"])
+            assert us["us"] <= 1.01 * max(us["one_row"], us["two_rows"])
+
+
 def test_without_records_there_is_none(tmp_path):
-    assert branch_tables.ring(tmp_path) is None and branch_tables.fp8(tmp_path) is None
+    assert all(table(tmp_path) is None for table in branch_tables.TABLES.values())
