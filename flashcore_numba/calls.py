@@ -15,7 +15,7 @@ from flashcore_numba.core.arrays import Adopted, adopt, empty_like, overlap
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.core.features import CALLED
 from flashcore_numba.core.output import Output
-from flashcore_numba.core.problem import check_layout, check_time_limit, rows_aligned
+from flashcore_numba.core.problem import check_layout, check_time_limit, listed, rows_aligned
 from flashcore_numba.run import plans
 
 if TYPE_CHECKING:
@@ -171,7 +171,12 @@ def first_that_serves(
                 f"no stage with recorded times serves {problem.shape_label}: "
                 f"name one, stage {stage.label} can"
             )
-    limits = "; ".join(f"{stage.label} {reason}" for stage, reason in reasons.items())
+    alike: dict[str | None, list[str]] = {}
+    for stage, reason in reasons.items():
+        alike.setdefault(reason, []).append(stage.label)
+    limits = "; ".join(
+        f"{'each of ' if labels[1:] else ''}{listed(labels)} {reason}" for reason, labels in alike.items()
+    )
     raise UnsupportedError(f"no stage of the ladder serves {problem.shape_label}: {limits}")
 
 

@@ -239,6 +239,10 @@ def test_nobody_can(monkeypatch):
         refuse(limited, problem)
     with pytest.raises(UnsupportedError, match=r"no stage of the ladder serves 1x4x8x64: .*causal=True"):
         best_stage(problem)
+    twin = dataclasses.replace(limited, number=4, name="twin")
+    monkeypatch.setattr("flashcore_numba.stages.LADDER", (limited, twin))
+    with pytest.raises(UnsupportedError, match=r"64: each of 01 scalar and 04 twin does not .*=True$"):
+        best_stage(problem)
 
 
 def test_an_old_gpu_is_refused(ladder, monkeypatch):

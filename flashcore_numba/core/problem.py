@@ -2,7 +2,7 @@
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -277,9 +277,9 @@ def with_aligned(array: Any) -> Any:
     return copy
 
 
-def listed(numbers: tuple[int, ...]) -> str:
+def listed(items: Iterable[object]) -> str:
     """`32, 64 and 80`."""
-    *first, last = map(str, numbers)
+    *first, last = map(str, items)
     return f"{', '.join(first)} and {last}" if first else last
 
 
