@@ -74,7 +74,7 @@ def check_limit_of_time(seconds: float | None, q: Any) -> None:
 
 
 def as_packed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The caller's shape, [total, H, D], of a view [1, H, total, D]."""
+    """The caller's shape or strides, of [total, H, D], of those of a view [1, H, total, D]."""
     return (shape[2], shape[1], shape[3])
 
 
@@ -83,27 +83,29 @@ def check_target(
 ) -> None:
     """Raise ArgumentError unless `output` of the problem can be written to `target`, called `name`.
 
-    packed: messages give shapes as the caller has them.
+    packed: messages give shapes and strides as the caller has them.
     """
+    packed = packed and output.axes[0] == "b"  # pools are as the caller has them
     if target.dtype != output.dtype(problem):
         accepted = output.dtype(problem).name
         raise ArgumentError(f"{name} has dtype {str(target.dtype)[:100]}: only {accepted} is accepted")
     found, needed = tuple(target.shape), output.shape(problem)
     if found != needed:
-        if packed and output.axes[0] == "b":  # pools are as the caller has them
+        if packed:
             found, needed = as_packed(found), as_packed(needed)
         raise ArgumentError(f"{name} has shape {found}: it must be {needed}, {output.described}")
     if isinstance(target, np.ndarray) and not target.flags.writeable:
         raise ArgumentError(f"{name} is read-only: a writeable array is needed")
     check_layout(name, target)
+    strides = as_packed(target.strides) if packed else target.strides
     if not rows_aligned(target):
         raise ArgumentError(
-            f"{name} has strides {target.strides} bytes or an odd address: each row must start at a "
+            f"{name} has strides {strides} bytes or an odd address: each row must start at a "
             "multiple of 16 bytes"
         )
     if _overlaps_itself(target):
         raise ArgumentError(
-            f"{name} has strides {target.strides} bytes: its rows share memory, and each needs its own"
+            f"{name} has strides {strides} bytes: its rows share memory, and each needs its own"
         )
     for other, array in inputs.items():
         if overlap(target, array):

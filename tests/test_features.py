@@ -139,6 +139,14 @@ BAD_PACKED = {
         {"out": ROWS[:7].copy()},
         ["out has shape (7, 4, 64): it must be (8, 4, 64), the rows of q"],
     ),
+    "odd rows of out": (
+        {"out": np.ones((8, 4, 68), np.float16)[..., :64]},
+        ["out has strides (544, 136, 2) bytes", "multiple of 16 bytes"],
+    ),
+    "out for one head": (
+        {"out": np.lib.stride_tricks.as_strided(ROWS.copy(), ROWS.shape, (512, 0, 2))},
+        ["out has strides (512, 0, 2) bytes: its rows share memory"],
+    ),
     "heads first": (
         {"gate": ROWS.swapaxes(0, 1).copy()},
         ["gate has shape (4, 8, 64): it must be (8, 4, 64)"],
