@@ -87,8 +87,8 @@ def tuned(folder: Path | None = None) -> str | None:
     notes = [f"In {near} of {known} searches the best takes at most {table.WORTH:.0%} less than the rule's."]
     if (worst := table.elsewhere(kept)) is not None:
         notes.append(
-            f"What is best for one of these problems takes up to {worst - 1:.0%} more time than the best for "
-            "another of the same stage, head dimension and mask."
+            f"What is best for one of these problems takes up to {worst - 1:.0%} more time on another of the "
+            "same stage, head dimension and mask than that problem's own best."
         )
     return "\n".join([*lines, "", *notes])
 

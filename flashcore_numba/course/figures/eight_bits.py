@@ -193,8 +193,8 @@ def _row() -> Frame:
             error = rounded(rows, 1) - rows
             axes.bar(np.arange(D), error[0], width=width, color=colour, label=f"its error in {name}")
             share = np.linalg.norm(error[others]) / np.linalg.norm(rows[others])
-            errors.append(f"in {name} {share:.1%}")
-        told.append(f"{way} {', '.join(errors)}")
+            errors.append(f"{share:.1%} in {name}")
+        told.append(f"{way} {' and '.join(errors)}")
         axes.set_xlim(-1, D)
         axes.set_ylim(-EDGE, EDGE)
         if n == 0:
@@ -205,7 +205,7 @@ def _row() -> Frame:
         axes.spines[["top", "right"]].set_visible(False)
     caption = (
         f"A row of {D} numbers N(0, 1), of which one is {OUTLIER:g}, and the same row after the "
-        "transform. Bars are cut at the edge. Off are all numbers but that one, together: "
+        "transform. Bars are cut at the edge. The relative error of all other numbers together: "
         f"{'; '.join(told)}. The steps of whole numbers follow the largest. e4m3 has an exponent for "
         "each number, and its small numbers keep their 3 bits."
     )

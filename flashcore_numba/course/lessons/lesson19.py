@@ -208,8 +208,8 @@ LESSON = Lesson(
         feedback={
             "tensor": "No: they could finish in <!--calc limit('tensor', '4x32x4096x64', operation='backward'"
             ") | ,.0f--><!----> µs, and the kernels take <!--us backward/wgmma @4x32x4096x64--><!---->.",
-            "shared": "No, though it would be the next limit: 2,816 clocks per tile for the tensor cores' "
-            "2,560. At full rate that is <!--calc limit('tensor', '4x32x4096x64', operation='backward') * "
+            "shared": "No. It sets the lower bound, 2,816 clocks per tile beside the tensor cores' 2,560. At "
+            "full rate that is <!--calc limit('tensor', '4x32x4096x64', operation='backward') * "
             "1.1 "
             "| ,.0f--><!----> µs of <!--us backward/wgmma @4x32x4096x64--><!---->.",
             "exponentials": "No: <!--calc limit('exp', '4x32x4096x64', operation='backward') | .0f--><!----> "

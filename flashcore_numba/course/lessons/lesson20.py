@@ -98,22 +98,23 @@ where the request has one part, the result itself.
 QUESTIONS = (
     Question(
         key="blocks",
-        text="One request, 64 query heads on 8 K/V heads, one token. If a block takes all rows of a K/V head "
-        "and all of its keys, how many of the 132 SMs have nothing to do?",
+        text="Four requests, 64 query heads on 8 K/V heads, one token each. If a block takes all rows of a "
+        "K/V head of a request and all of its keys, how many of the 132 SMs have nothing to do?",
         unit="SMs",
-        truth=lambda evidence: 132.0 - blocks_of(1, 8, 1),
+        truth=lambda evidence: 132.0 - blocks_of(4, 8, 1),
         source="computed",
-        why="8 K/V heads are 8 blocks. The 8 query heads of a group are 8 rows of one block, because they "
-        "read the same keys.",
+        why="8 K/V heads of 4 requests are 32 blocks. The 8 query heads of a group are 8 rows of one block, "
+        "because they read the same keys.",
     ),
     Question(
         key="megabytes",
-        text="The same request with 8192 keys and D = 128, in float16: how many MB of K and V must be read?",
+        text="One such request with 32,768 keys and D = 128, in float16: how many MB of K and V must be "
+        "read?",
         unit="MB",
-        truth=lambda evidence: 2 * 8 * 8192 * 128 * 2 / 1e6,
+        truth=lambda evidence: 2 * 8 * 32768 * 128 * 2 / 1e6,
         source="computed",
-        why="2 arrays x 8 heads x 8192 keys x 128 components x 2 bytes. Q, O and the parts are small beside "
-        "it.",
+        why="2 arrays x 8 heads x 32,768 keys x 128 components x 2 bytes. Q, O and the parts are small "
+        "beside it.",
     ),
     Question(
         key="in_flight",

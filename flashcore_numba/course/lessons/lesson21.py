@@ -138,9 +138,10 @@ QUESTIONS = (
     ),
     Question(
         key="longest",
-        text=f"{len(RAGGED)} requests of {min(RAGGED):,} to {max(RAGGED):,} keys on {SMS} SMs. Divided into "
-        f"8 parts each, the last SM is done after {end(in_clusters(RAGGED)):,} tiles of 16 keys. After how "
-        "many, if a part has at most 2,048 keys unless a request would make more than 32 parts?",
+        text=f"{len(RAGGED)} requests on {SMS} SMs have {', '.join(f'{keys:,}' for keys in RAGGED)} keys. "
+        f"Divided into 8 parts each, the last SM is done after {end(in_clusters(RAGGED)):,} tiles of 16 "
+        "keys. After how many, if a part has at most 2,048 keys unless a request would make more than 32 "
+        "parts?",
         unit="tiles",
         truth=lambda evidence: float(end(in_turn(RAGGED))),
         source="computed",

@@ -72,8 +72,8 @@ def _rate(evidence: Any) -> float:
 QUESTIONS = (
     Question(
         key="last",
-        text="Four ranks hold a sequence in order, a quarter each, under a causal mask. How many times the "
-        "work of the first rank has the last one?",
+        text="Four ranks hold a sequence in order, a quarter each, under a causal mask. How many times as "
+        "much work does the last rank have as the first?",
         unit="times",
         truth=lambda evidence: evidence.across("last"),
         source="computed",

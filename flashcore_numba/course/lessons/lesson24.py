@@ -74,8 +74,8 @@ QUESTIONS = (
     Question(
         key="barriers",
         text="A search begins with a kernel that has one barrier too many: its 16 warps come to a barrier "
-        '<!--calc searched("start")--><!----> times in all. The fewest win. How many have the best child, if '
-        "that evaluator decides which children live?",
+        '<!--calc searched("start")--><!----> times in all. The fewest win. If that evaluator decides '
+        "which children live, how many barriers does the best child come to?",
         unit="barriers",
         truth=lambda evidence: float(evidence.searched("numbers")),
         source="counted",

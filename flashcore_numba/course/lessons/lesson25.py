@@ -89,12 +89,13 @@ SHARES need not be a multiple of 4. `mean` and `factor` are declared before, and
 QUESTIONS = (
     Question(
         key="saved",
-        text=f"At {MISSION} in float16 a norm of its own reads the output of attention, which attention has "
+        text="At 2x8x1024x64 in float16 a norm of its own reads the output of attention, which attention has "
         "written. How many KiB, written and read, are neither if the norm is in the same kernel?",
         unit="KiB",
-        truth=lambda evidence: 2 * 8 * 512 * 64 * ROUNDED / 1024,
+        truth=lambda evidence: 2 * 2 * 8 * 1024 * 64 * ROUNDED / 1024,
         source="computed",
-        why="8 heads x 512 rows x 64 columns x 2 bytes, once out and once in. It all stays in the L2 cache.",
+        why="16 heads x 1,024 rows x 64 columns x 2 bytes, once out and once in. It all stays in the L2 "
+        "cache.",
     ),
     Question(
         key="told",

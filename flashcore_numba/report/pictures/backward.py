@@ -10,6 +10,7 @@ from flashcore_numba.report.pictures.style import Label, LackingError, Picture, 
 
 MARKS = "oDs^v*"  # of the stages, in the order in which they come
 TIE = 1.01  # medians of two runs differ by more
+CROWDED = 6  # marks of a row
 LEAST = 0.05  # of the highest rate: what is lower would touch the axis
 
 
@@ -44,12 +45,17 @@ def _fast(shape: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _paint(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]], theme: Theme) -> Any:
-    figure = style.new_figure(1.9 + 0.72 * len(rows))
+    # A row of so many marks that their labels need a second line has more room below it.
+    places = [0.0]
+    for shape in rows:
+        places.append(places[-1] + (1.7 if len(_fast(shape)) > CROWDED else 1))
+    *places, end = places
+    figure = style.new_figure(1.9 + 0.72 * end)
     axes = figure.subplots()
     stages = list(dict.fromkeys(e["label"] for shape in rows for e in _fast(shape) if e["kind"] == "stage"))
     marks = dict(zip(stages, MARKS, strict=False))
     labels = []
-    for place, shape in enumerate(rows):
+    for place, shape in zip(places, rows, strict=True):
         shown = _fast(shape)
         values = [tflops(shape, entry) for entry in shown]
         axes.plot([min(values), max(values)], [place, place], color=theme.grid, lw=6, zorder=1)
@@ -59,13 +65,13 @@ def _paint(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]], th
             axes.plot(value, place, mark, ms=8.5, mfc=filled, mec=theme.of(entry), mew=1.6, zorder=3)
             name = entry["label"].rpartition("/")[2]
             labels.append(Label(value, place, f"{name} {value:.0f}", theme.of(entry), 8.5))
-    axes.set_yticks(range(len(rows)), [style.mask(shape) for shape in rows], fontsize=10)
-    axes.set_ylim(len(rows) - 0.45, -0.6)
+    axes.set_yticks(places, [style.mask(shape) for shape in rows], fontsize=10)
+    axes.set_ylim(end - 0.45, -0.6)
     axes.set_xlim(0, axes.get_xlim()[1] * 1.04)
     axes.grid(axis="x")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel("TFLOP/s, five products of each head, from the median GPU time of a launch")
+    axes.set_xlabel("TFLOP/s, five products of each head, from the median GPU time of a call")
     style.caption(
         figure,
         _title(rows),

@@ -16,6 +16,7 @@ KINDS = {
 OF_NO_STEP = {"filling", "giving out", "packing", "rounding", "unpacking"}
 SHORT = {"the backward pass": "backward", "adding gradients": "adding"}
 SMALL = 0.004  # of the call: what takes less has no label beside its bar
+NEAR = 0.5  # of the call: one label says what the same operations in it are
 TOLD = 0.01  # of the call: what takes less is not in the alternative text
 HEAD, ROW, BAR = 0.75, 1.0, 0.46  # heights in rows of ROW_INCHES
 ROW_INCHES, GAP = 0.44, 4.0  # inches, and points between labels
@@ -140,7 +141,7 @@ def _write(axes: Any, bars: Sequence[Bar], colours: dict[str, str], theme: Theme
             fill = colours[bar.piece["kind"]]
             ink = max((theme.ink, theme.background), key=lambda colour: style.contrast(colour, fill))
             axes.text(bar.middle, bar.y, fits, ha="center", va="center", fontsize=8.5, color=ink)
-        elif bar.us >= SMALL * axes.get_xlim()[1] and bar.short not in {each.short for each in above}:
+        elif bar.us >= SMALL * axes.get_xlim()[1] and not _told(bar, above, axes.get_xlim()[1]):
             above.append(bar)
     frame = axes.get_window_extent(renderer)
     widest = max((width(bar.short, 8) for bar in above), default=1.0)
@@ -159,6 +160,13 @@ def _write(axes: Any, bars: Sequence[Bar], colours: dict[str, str], theme: Theme
             bbox={"facecolor": theme.background, "edgecolor": "none", "pad": 0.5},  # over other labels' lines
             arrowprops={"arrowstyle": "-", "color": theme.muted, "lw": 0.6, "shrinkA": 0, "shrinkB": 0},
         )  # fmt: skip
+
+
+def _told(bar: Bar, above: Sequence[Bar], whole: float) -> bool:
+    """Whether a label that is there already says it: of a wait or a barrier anywhere, else close by."""
+    anywhere = bar.piece["kind"] in ("wait", "barrier")
+    same = (each for each in above if each.short == bar.short)
+    return any(anywhere or bar.middle - each.middle < NEAR * whole for each in same)
 
 
 def _legend(axes: Any, bars: Iterable[Bar], colours: dict[str, str], theme: Theme) -> None:
