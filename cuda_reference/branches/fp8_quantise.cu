@@ -106,9 +106,10 @@ quantise_rows(const element* x, STRIDES(x), uint8_t* bytes, float* scales, int S
 }
 
 // The least exponent with which numbers up to `largest` are at most 448 * 2^exponent, from -100 on: 448 is
-// 1.75 * 2^8, and a mantissa beyond 1.75 carries into the exponent's bits.
+// 1.75 * 2^8, and a mantissa beyond 1.75 carries into the exponent's bits. P carries the exponent: that of
+// zeros is so low that the range of P follows other tiles, and not so low that their part of l underflows.
 __device__ __forceinline__ int exponent_for(float largest) {
-    return largest == 0 ? 0 : max((__float_as_int(largest) + 0x1fffff) / (1 << 23) - 127 - 8, -100);
+    return largest == 0 ? -64 : max((__float_as_int(largest) + 0x1fffff) / (1 << 23) - 127 - 8, -100);
 }
 
 // bytes [B, H, D, gridDim.x * TILE] of v, keys in the order above, zeros past S; exponents [B, H, tiles].
@@ -132,8 +133,10 @@ quantise_v(const element* v, STRIDES(v), uint8_t* bytes, float* exponents, int S
         tile::load8(values, at_smem(key, column));
         for (float each : values) largest = fmaxf(largest, fabsf(each));
     }
-    const int exponent = exponent_for(largest_of_block(largest));  // its barrier: all of V is there
-    const float up = __int_as_float((127 - exponent) << 23);        // 2^-exponent
+    largest = largest_of_block(largest);  // its barrier: all of V is there
+    const int exponent = exponent_for(largest);
+    // 2^-exponent; NaN where a number is infinite, as no byte is and 448 would look like a value
+    const float up = __int_as_float((127 - exponent) << 23) + (largest - largest);
     if (threadIdx.x == 0) exponents[head * gridDim.x + blockIdx.x] = exponent;
     // Two columns of 16 keys: 8 lanes store a row's 128 bytes, from words of as many banks.
     for (int i = threadIdx.x; i < D / 2 * TILE / 16; i += THREADS) {

@@ -85,11 +85,19 @@ class _Head:
         with np.errstate(divide="ignore"):
             self.lse = largest[:, 0] + np.log(total[:, 0])
             powers = np.log2(self.weights) + exponents  # P carries the scale of V
-        most = np.where(ends > 0, powers.max(axis=1), 0)[:, None]
-        self.powers = powers - most + OFFSET
+        # Zeros carry nothing, whatever exponent their tile has: the range of P must not follow them.
+        zeros = np.concatenate([np.full(len(each), not each.any()) for each in self._tiles(self.v)])
+        powers[:, zeros] = -np.inf
+        most = powers.max(axis=1, keepdims=True)
+        self.powers = np.where(zeros, 0, powers - np.where(np.isfinite(most), most, 0) + OFFSET)
         size = np.abs(np.where(seen, scores, 0)).max(axis=1)
         norms = np.linalg.norm(q, axis=1) * np.linalg.norm(k, axis=1).max()
         self.score_error = 8 * KEPT * (size + 4 * norms / math.sqrt(q.shape[1]))
+
+    @staticmethod
+    def _tiles(rows: np.ndarray) -> list[np.ndarray]:
+        """Rows of keys, those of each tile."""
+        return [rows[first : first + TILE] for first in range(0, len(rows), TILE)]
 
     def lost(self, right: np.ndarray) -> np.ndarray:
         """What P and the sums may lose of each output, [S_q, D]."""
@@ -97,9 +105,8 @@ class _Head:
         least = np.where(w > 0, w * np.exp2(-10 - np.where(w > 0, self.powers, 0)), 0)  # 2^-10, as a weight
         rounded = np.where(self.powers >= -6, E4M3.unit_roundoff * w, np.minimum(least, w))
         found = np.sqrt(rounded**2 @ squares) + np.where(self.powers < -10, w, 0) @ np.abs(v)
-        for first in range(0, v.shape[0], TILE):
-            here = slice(first, first + TILE)
-            found += TILE / 2 * KEPT * np.abs(w[:, here] @ v[here])
+        for of_tile, values in zip(self._tiles(w.T), self._tiles(v), strict=True):
+            found += TILE / 2 * KEPT * np.abs(of_tile.T @ values)
         alone = (w**2).sum(axis=1)[:, None]
         around = np.sqrt(np.maximum(w**2 @ squares - 2 * right * (w**2 @ v) + right**2 * alone, 0))
         most = np.maximum.accumulate(np.abs(v), axis=0)[np.maximum(self.ends, 1) - 1]

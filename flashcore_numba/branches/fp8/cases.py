@@ -69,6 +69,12 @@ def _numbers(d: int, element: Element) -> list[tuple[str, Callable, str]]:
         size = np.repeat([0, *2.0 ** rng.permutation([-9, -2, 0, 6])], 128)[:520, None]
         return x.but(v=element.round(x.v * size))
 
+    def small_beside_zeros(rng: np.random.Generator) -> Inputs:
+        """The range of P must follow the tile that has numbers."""
+        x = normal(rng, 1, 1, 70, 384, d, element=element)
+        size = np.repeat(rng.permutation([0.01, 0.01, 0]), 128)[:, None]
+        return x.but(v=element.round(x.v * size))
+
     def tiles_of_k(rng: np.random.Generator) -> Inputs:
         x = normal(rng, 1, 1, 70, 520, d, element=element)
         size = np.repeat([1, *2.0 ** rng.permutation([-6, -1, 0, 1])], 128)[:520, None]
@@ -105,6 +111,7 @@ def _numbers(d: int, element: Element) -> list[tuple[str, Callable, str]]:
         case("one key dominates", lambda rng: needle(rng, 700, d, element)),
         case("tiles of V of many sizes", tiles_of_v),
         case("tiles of K of many sizes", tiles_of_k),
+        case("values about 0.01, and a tile of zeros", small_beside_zeros),
         case("values far below 0", below_zero),
         case("all of V -7: bytes of -448", lambda rng: normal_with_v(rng, -7.0, d, element)),
         case("rows of zeros", zero_rows),

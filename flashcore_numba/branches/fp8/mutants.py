@@ -178,6 +178,10 @@ QUANTISED = (
         ("- 127 - 8, -100", "- 127 - 9, -100"),
     ),
     _mutant(
+        "zeros_like_numbers", "A tile of zeros has the exponent of numbers up to 448, and P follows it.",
+        QUANTISE, ("largest == 0 ? -64", "largest == 0 ? 0"),
+    ),
+    _mutant(
         "exponent_without_an_end", "V far below 2^-100 gets an exponent that 2^-exponent is no float of.",
         QUANTISE, ("- 127 - 8, -100)", "- 127 - 8, -140)"),
     ),

@@ -9,6 +9,7 @@ from flashcore_numba.core.element import E4M3
 
 LEAST = np.float32(2.0**-100)  # of a scale's largest number
 LEAST_EXPONENT = -100  # of V
+OF_ZEROS = -64  # the exponent of a tile of V without another number
 COLUMNS = 16  # whose signs are the high half of one product
 ORDER = (0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15)  # of each 16 keys of V
 _LARGEST = np.float32(E4M3.largest)
@@ -21,8 +22,10 @@ def quantised(q: np.ndarray, k: np.ndarray, v: np.ndarray, sign: float = 1.0) ->
     k_largest = np.maximum(np.abs(_tiles(k_rows)).max(axis=(3, 4)), LEAST)
     of_key = np.repeat(k_largest, TILE, axis=2)[:, :, : k.shape[2]]
     values = _tiles(v.astype(np.float32))
-    exponents = exponents_for(np.abs(values).max(axis=(3, 4)))
-    scaled = values * np.float32(2) ** -exponents[..., None, None]
+    largest = np.abs(values).max(axis=(3, 4))
+    exponents = exponents_for(largest)
+    whole = np.where(np.isinf(largest), np.float32(np.nan), np.float32(1))  # no byte is infinite
+    scaled = values * (whole * np.float32(2) ** -exponents)[..., None, None]
     batch, heads, _, _, d = scaled.shape
     # [.., tile, 16 at a time, key, D] to [.., D, key]
     in_order = scaled.reshape(batch, heads, -1, len(ORDER), d)[:, :, :, ORDER]
@@ -81,10 +84,10 @@ def signs(d: int) -> np.ndarray:
 
 
 def exponents_for(largest: np.ndarray) -> np.ndarray:
-    """The least exponents e from -100 on with largest <= 448 * 2^e; 0 where it is 0."""
+    """The least exponents e from -100 on with largest <= 448 * 2^e; `OF_ZEROS` where it is 0."""
     mantissa, exponent = np.frexp(largest)  # mantissa in [1/2, 1): 448 is 7/8 of 2^9
-    found = exponent - 9 + (mantissa > np.float32(7 / 8))
-    return np.where(largest == 0, 0, np.maximum(found, LEAST_EXPONENT)).astype(np.float32)
+    found = np.where(np.isinf(largest), 120, exponent - 9 + (mantissa > np.float32(7 / 8)))
+    return np.where(largest == 0, OF_ZEROS, np.maximum(found, LEAST_EXPONENT)).astype(np.float32)
 
 
 def e4m3(x: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ from flashcore_numba.branches.fp8.fp8_wgmma import STAGE
 from flashcore_numba.branches.fp8.quantise import TILE, Quantised, quantise
 from flashcore_numba.branches.fp8.twin import (
     LEAST_EXPONENT,
+    OF_ZEROS,
     ORDER,
     dequantised,
     e4m3,
@@ -84,7 +85,24 @@ def test_exponents_are_the_least_that_serve(rng):
     ).astype(np.float32)
     found = exponents_for(values).astype(np.float64)
     assert (values <= 448 * 2.0**found).all() and (values > 448 * 2.0 ** (found - 1)).all()
-    assert exponents_for(np.float32([0, 1e-38])).tolist() == [0, LEAST_EXPONENT]
+    assert exponents_for(np.float32([0, 1e-38])).tolist() == [OF_ZEROS, LEAST_EXPONENT]
+
+
+@pytest.mark.parametrize("d", STAGE.head_dims)
+def test_a_tile_of_v_with_an_infinity_is_nan(d, rng):
+    """448 in its place would look like a number, and so would what is left of the others."""
+    x = normal(rng, 1, 1, 3, 300, d)
+    v = x.v.copy()
+    v[0, 0, int(rng.integers(128, 256)), int(rng.integers(d))] = rng.choice([-np.inf, np.inf])
+    x = x.but(v=v)
+    executor = Simulator()
+    found = quantise(x.problem(x.arrays), executor)
+    executor.check()
+    for each in (found, quantised(x.q, x.k, v)):
+        bytes_ = np.asarray(each.v).view(E4M3.dtype).astype(np.float32)
+        assert np.isnan(bytes_[..., 128:256]).all()
+        assert np.isfinite(np.delete(bytes_, np.s_[128:256], axis=3)).all()
+    assert np.array_equal(np.asarray(found.v_exponents), quantised(x.q, x.k, v).v_exponents)
 
 
 def test_numbers_are_saturated():

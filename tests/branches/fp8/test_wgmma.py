@@ -93,6 +93,14 @@ def test_a_nan_stays_one(rng):
     assert np.isnan(found[20]).all() and np.isfinite(np.delete(found, 20, axis=0)).all()
 
 
+def test_an_infinity_of_v_is_no_number(rng):
+    x = normal(rng, 1, 1, 20, 200, 64)
+    v = x.v.copy()
+    v[0, 0, 5, 3] = np.inf
+    x = x.but(v=v)
+    assert np.isnan(STAGE.run(x.problem(x.arrays), Simulator())["out"]).all()
+
+
 @pytest.mark.long
 def test_what_outliers_cost(rng):
     """docs/fp8.md: a few percent of the outputs in the root mean square, in any variant."""
