@@ -3,7 +3,7 @@
 //
 // Kernels of the backward pass take `lse2`, LSE * log2(e), and `delta`, D = sum dO * O - dLSE, both
 // [B, H, padded rows]. Rows of the padding, and those that see no key, have lse2 = inf and delta = 0: with
-// them P = 2^(score - lse2) is 0 whatever the score, and dS = P * (dP - D) is 0 too.
+// them P = 2^(score - lse2) is 0 for every finite score, and dS = P * (dP - D) is 0 too.
 // The sums of dQ, before its scale, are in the order of accumulators: [B, H, padded rows / 64] tiles of
 // [D / 8][128 lanes] quads. Lane l of the 128 has of columns 8j to 8j + 7 what it has of an m64n8 product:
 // rows 16 (l / 32) + g and + 8, columns 2t and 2t + 1, with g = l % 32 / 4 and t = l % 4. How the quads of a

@@ -1,6 +1,7 @@
 """A lesson can be read in an hour: how many words it has, and where what does not fit goes."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,13 @@ def test_what_a_word_is(text, count):
 def test_a_lesson_has_at_most_so_many_words(number):
     found = words(page(number).read_text())
     assert found <= MOST_WORDS, f"{page(number).name}: {found} words; what was tried belongs in its appendix"
+
+
+@pytest.mark.parametrize("number", lessons.LESSONS)
+def test_a_lesson_begins_with_its_title(number):
+    tokens = MARKDOWN.parse(page(number).read_text())
+    titles = [after.content for token, after in pairwise(tokens) if token.tag == "h1" and token.nesting == 1]
+    assert titles == [f"{number:02} {lessons.LESSONS[number].title}"]
 
 
 @pytest.mark.parametrize("path", sorted(LESSONS.glob("appendix_*.md")), ids=lambda path: path.stem)

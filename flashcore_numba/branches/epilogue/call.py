@@ -41,8 +41,8 @@ def attention_norm(
     else about them is as for `attention`. residual: [B, S_q, N], rows contiguous, or None for none; column
     h * D + d is added to column d of head h. weight, bias: [N]; no bias: None. All are of q's type. norm:
     "layer", (x - mean) / sqrt(variance + eps), or "rms", x / sqrt(mean square + eps). Arithmetic is float32:
-    what attention gives is not rounded before the norm, and where the squares of a row of bfloat16 add up to
-    more than 3e38, out is the bias.
+    what attention gives is not rounded before the norm. Where the squares of a row of bfloat16 add up to more
+    than 3e38, out is the bias; numbers beyond about 1e37 may make it NaN.
 
     causal, scale, time_limit, streams and capture are as for `attention`. stage: "epilogue/norm", or a
     `Stage`; None is the same. out: [B, S_q, N] of q's type.
