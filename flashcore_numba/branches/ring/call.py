@@ -198,11 +198,26 @@ class RingAttention:
         causal = checked_flag("causal", causal)
         numerics = self._numerics(q)
         if decodes:
-            if _on_host(q):
-                numerics.check(q, k, v)  # a rank without keys launches nothing, and would not notice
             programs.check_newest(self.number, self.split.ranks, causal, q.shape[2], k.shape[2])
         scale = None if scale is None else checked_scale(scale, q.shape[3])
+        if isinstance(numerics, Stages) and _on_host(q):
+            self._check_stage(numerics, method, causal, q=q, k=k, v=v, **more)
         return Layer(self.split, causal, numerics, scale)
+
+    def _check_stage(self, numerics: Stages, method: str, causal: bool, **arrays: Any) -> None:
+        """Raise what a stage would say of arrays on the host later, when peers wait for this rank."""
+        decodes = method == "decode"
+        by_heads = self.way == "ulysses" and not decodes
+        copied: tuple[str, ...] = tuple(arrays) if by_heads else ("k", "v")  # what travels is packed first
+        if decodes and arrays["k"].shape[2]:
+            copied = ()  # a rank without keys calls no stage
+        views = dict(zip(arrays, _views(**arrays), strict=True))
+        views |= {name: _copied(views[name]) for name in copied}
+        if method == "backward":
+            numerics.check_backward(**views, causal=causal)
+        else:
+            parts = decodes or (not by_heads and self.split.ranks > 1)
+            numerics.check(**views, causal=causal, parts=parts)
 
     def _numerics(self, q: Any) -> Numerics:
         stage, backward_stage = self._stages
@@ -302,6 +317,12 @@ def _empty_like(array: Any) -> Any:
     """C-contiguous memory of the shape, type and place of an array."""
     shape = array.shape
     return np.empty(shape, array.dtype) if isinstance(array, np.ndarray) else array.new_empty(shape)
+
+
+def _copied(array: np.ndarray) -> np.ndarray:
+    """C-contiguous memory like a copy of [B, H, rows, ...], with a row at least."""
+    batch, heads, rows, *dim = array.shape
+    return np.empty((batch, heads, max(1, rows), *dim), array.dtype)
 
 
 def _views(**arrays: Any) -> list[Any]:

@@ -81,9 +81,6 @@ class CuDnn:
     def check_waits(self) -> None:
         raise NotImplementedError
 
-    def check(self, q: Any, k: Any, v: Any) -> None:
-        raise NotImplementedError
-
     def attend(
         self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None, keys_from: Any = None
     ) -> None:

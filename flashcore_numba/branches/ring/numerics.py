@@ -9,13 +9,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from cuda_reference.extras import explained
 from flashcore_numba.attention import attention, best_stage
 from flashcore_numba.branches.backward.call import attention_backward
+from flashcore_numba.branches.backward.problem import BackwardProblem
 from flashcore_numba.branches.decode.merging import merged
-from flashcore_numba.calls import find_stage, refuse
-from flashcore_numba.core.arrays import adopt
+from flashcore_numba.calls import find_stage, first_that_serves, refuse
 from flashcore_numba.core.errors import UnsupportedError
-from flashcore_numba.core.features import MERGING
+from flashcore_numba.core.features import MERGING, OFF, Features
 from flashcore_numba.core.output import LSE
 from flashcore_numba.core.problem import Problem
 
@@ -29,11 +30,6 @@ class Numerics(Protocol):
 
     def check_waits(self) -> None:
         """Raise UnsupportedError unless `attend` waits for keys that still come."""
-
-    def check(self, q: Any, k: Any, v: Any) -> None:
-        """Raise ArgumentError or UnsupportedError where `attend` would refuse arrays like these on the host,
-        whatever the number of keys.
-        """
 
     def attend(
         self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None, keys_from: Any = None
@@ -55,9 +51,6 @@ class Float32:
 
     def check_waits(self) -> None:
         """What carries out the programs with it does the waiting."""
-
-    def check(self, q: Any, k: Any, v: Any) -> None:
-        """It takes all that a call takes."""
 
     def attend(
         self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None, keys_from: Any = None
@@ -101,14 +94,41 @@ class Stages:
                 f"way='gated' needs a stage that waits for keys: {label} does not, 15 does"
             )
 
-    def check(self, q: Any, k: Any, v: Any) -> None:
-        k, v = (adopt(each, name).view for name, each in (("k", k), ("v", v)))
-        k, v = (np.zeros((*each.shape[:2], 1, each.shape[3]), each.dtype) for each in (k, v))
-        problem = Problem(adopt(q, "q").view, k, v)
+    def check(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool, parts: bool) -> None:
+        """Raise ArgumentError or UnsupportedError where `attend` would refuse arrays like these on the host.
+        parts: whether out is computed in several, in float32.
+        """
+        features = OFF
+        if parts and self.merges:
+            before = np.empty(q.shape, np.float32), np.empty(q.shape[:3], np.float32)
+            features = Features(float32_out=True, prior_out=before[0], prior_lse=before[1])
+        problem = Problem(q, k, v, causal, features=features)
         if self.stage is None:
             best_stage(problem, (LSE,))
         else:
             refuse(find_stage(self.stage), problem, (LSE,))
+
+    def check_backward(
+        self,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
+        out: np.ndarray,
+        lse: np.ndarray,
+        dout: np.ndarray,
+        *,
+        causal: bool,
+    ) -> None:
+        """Raise ArgumentError or UnsupportedError where `backward` would refuse arrays like these on the
+        host.
+        """
+        with explained():
+            from flashcore_numba.branches.backward import ladder
+        problem = BackwardProblem(Problem(q, k, v, causal), out, lse, dout)
+        if self.backward_stage is None:
+            first_that_serves(ladder.preferred(problem), ladder.LADDER, problem)
+        else:
+            refuse(ladder.find(self.backward_stage), problem)
 
     def attend(
         self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None, keys_from: Any = None

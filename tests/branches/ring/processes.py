@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -157,6 +158,53 @@ def refused(rank: int, ranks: int, rng: np.random.Generator) -> Any:
     ref, rows = bounds.reference(x, x, x, True), attention.split.indices(rank)
     verdict = bounds.compare(out.astype(np.float64), ref.out[:, :, rows], ref.allowed[:, :, rows])
     return found | {"right": verdict.margin if verdict.passed else 0.0}
+
+
+BY_A_STAGE: tuple[tuple[str, dict[str, Any], str], ...] = (  # what the last rank does otherwise, and hears
+    ("call", {"q": "fortran"}, "q has strides"),
+    ("call", {"stage": 1}, "stage 01 scalar does not return the LSE"),
+    ("backward", {"dout": "fortran"}, "dout has strides"),
+    ("backward", {"out": "reversed"}, "out has strides"),
+    ("backward", {"lse": "fortran"}, "lse has strides"),
+    ("decode", {"k": "fortran"}, "k has strides"),
+)
+
+
+def refused_by_a_stage(rank: int, ranks: int, rng: np.random.Generator) -> Any:
+    """What each call of `BY_A_STAGE` raises on this rank. Who waits for a rank that has left does not wait
+    long.
+    """
+    found = []
+    for method, otherwise, _ in BY_A_STAGE:
+        dist.barrier()  # also after a rank has waited in vain
+        group = dist.new_group(timeout=timedelta(seconds=10))
+        try:
+            call_a_stage(method, group, **(otherwise if rank == ranks - 1 else {}))
+            found.append("nothing")
+        except Exception as error:  # of gloo, where a rank has waited in vain
+            found.append(f"{type(error).__name__}: {error}")
+    return found
+
+
+def call_a_stage(
+    method: str, group: Any = None, *, way: str = "ring", stage: Any = 12,
+    backward_stage: Any = "backward/mma_sync", dim: int = 64, **layouts: str,
+) -> Any:  # fmt: skip
+    """A method on zeros, those arrays that have one in a layout of their own."""
+    attention = RingAttention(
+        8 * dist.get_world_size(group), way=way, group=group, stage=stage, backward_stage=backward_stage
+    )
+    shape = (1, 2, attention.rows, dim)
+    arrays = {name: np.zeros(shape, np.float16) for name in ("q", "k", "v")}
+    if method == "backward":
+        arrays |= {"dout": arrays["q"], "out": arrays["q"], "lse": np.zeros(shape[:3], np.float32)}
+    arrays |= {name: laid_out(arrays[name], how) for name, how in layouts.items()}
+    return (attention if method == "call" else getattr(attention, method))(**arrays)
+
+
+def laid_out(array: np.ndarray, how: str) -> np.ndarray:
+    """The same numbers in another order of memory."""
+    return np.asfortranarray(array) if how == "fortran" else array[:, ::-1].copy()[:, ::-1]
 
 
 def pulled(rank: int, ranks: int, rng: np.random.Generator) -> Any:

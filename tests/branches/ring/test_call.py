@@ -1,5 +1,6 @@
 """`RingAttention`: its arguments, and ranks that are processes."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,11 +13,13 @@ import torch.distributed as dist
 
 from cuda_reference.extras import MissingPackageError
 from flashcore_numba.branches.ring import processes as of_package
+from flashcore_numba.branches.ring import programs
 from flashcore_numba.branches.ring.call import RingAttention
+from flashcore_numba.branches.ring.processes import ProcessRank
 from flashcore_numba.branches.ring.sequence import even
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 
-from .processes import run
+from .processes import BY_A_STAGE, call_a_stage, run
 
 
 def numbers(found: Any) -> Iterator[float]:
@@ -38,6 +41,26 @@ def test_ranks_that_are_processes(ranks: int, tmp_path: Path, rng: np.random.Gen
     for each in found:
         assert set(each) == {*work} and min(numbers(each)) > 1, each
     assert sum(1 for each in found for _ in numbers(each)) == ranks * (24 + 12 + 2 + 11 + 82)
+
+
+@pytest.mark.long
+def test_a_stage_refuses_on_one_rank(tmp_path: Path) -> None:
+    """What its stage says of its arguments, a rank hears before any has begun, and all raise."""
+    first, last = (each["refused_by_a_stage"] for each in run(2, tmp_path, 0, "refused_by_a_stage"))
+    for here, there, (_, _, told) in zip(first, last, BY_A_STAGE, strict=True):
+        assert re.match(f"(Argument|Unsupported)Error: {told}", there), there
+        assert here.startswith(f"ArgumentError: rank 1 refuses its arguments, and no rank begins: {told}")
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Why one rank refused, call by call; empty where it did not."""
+    found: list[str] = []
+    told = ProcessRank._told
+    monkeypatch.setattr(
+        ProcessRank, "_told", lambda rank, call, why: found.append(why) or told(rank, call, why)
+    )
+    return found
 
 
 @pytest.fixture
@@ -154,6 +177,88 @@ class TestOneRank:
     def test_what_is_refused(self, call: Callable[[torch.Tensor], Any], told: str) -> None:
         with pytest.raises(ArgumentError, match=told):
             call(torch.zeros(1, 2, 9, 16))
+
+    @pytest.mark.parametrize(
+        "method, otherwise, told",
+        [
+            *BY_A_STAGE,
+            ("call", {"q": "reversed"}, "q has strides"),
+            ("call", {"q": "fortran", "stage": None}, "q has strides"),
+            ("call", {"way": "ulysses", "stage": 1}, "stage 01 scalar does not return the LSE"),
+            ("call", {"dim": 32, "stage": 5}, "stage 05 online_softmax does not serve head dimension 32"),
+            ("backward", {"q": "fortran", "backward_stage": None}, "q has strides"),
+            ("backward", {"out": "fortran"}, "out has strides"),
+            ("backward", {"dout": "reversed"}, "dout has strides"),
+            ("backward", {"dim": 32}, "stage backward/mma_sync does not serve head dimension 32"),
+            ("backward", {"dim": 32, "backward_stage": None}, "no stage of the ladder serves"),
+            ("backward", {"backward_stage": "none"}, "stage 'none' is not in the ladder"),
+            ("decode", {"q": "fortran"}, "q has strides"),
+            ("decode", {"v": "reversed"}, "v has strides"),
+        ],
+    )
+    def test_what_a_stage_refuses_is_refused_before_ranks_begin(
+        self, said: list[str], method: str, otherwise: dict[str, Any], told: str
+    ) -> None:
+        with pytest.raises(ArgumentError, match=told) as raised:
+            call_a_stage(method, **otherwise)
+        assert said == [str(raised.value)]
+
+    def test_stages_that_do_not_merge_are_too_few_for_parts(
+        self, said: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without a compiler: stage 5 does for a call of one rank, but parts are written in float32."""
+        monkeypatch.setattr("cuda_reference.cpu.why_not", lambda: "no compiler was found")
+        for way in ("ring", "ulysses"):
+            call_a_stage("call", stage=None, way=way)
+        with pytest.raises(UnsupportedError, match="no stage"):
+            call_a_stage("decode", stage=None)
+        assert ["no stage" in each for each in said] == [False, False, True]
+
+    @pytest.mark.parametrize(
+        "method, otherwise",
+        [
+            ("call", {"k": "fortran", "v": "reversed"}),
+            ("call", {"way": "ulysses", "q": "fortran", "k": "reversed"}),
+            ("backward", {"k": "reversed", "v": "fortran"}),
+            ("backward", {"way": "ulysses", **dict.fromkeys(("q", "v", "dout", "out", "lse"), "fortran")}),
+        ],
+    )
+    def test_what_programs_pack_is_not_refused(
+        self, said: list[str], monkeypatch: pytest.MonkeyPatch, method: str, otherwise: dict[str, Any]
+    ) -> None:
+        for ways in (programs.FORWARD, programs.BACKWARD):
+            monkeypatch.setitem(ways, otherwise.get("way", "ring"), lambda *arguments: None)
+        call_a_stage(method, **otherwise)
+        assert said == [""]
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("way, free", [("ring", "kv"), ("ulysses", "qkv")])
+    def test_what_programs_pack_has_any_layout(
+        self, rng: np.random.Generator, said: list[str], way: str, free: str
+    ) -> None:
+        q, k, v, dout = rng.standard_normal((4, 1, 1, 8, 64)).astype(np.float16)
+        attention = RingAttention(8, way=way, stage=5, backward_stage="backward/recompute")
+        found = []
+        for layout in ("C", "F"):
+            arrays = {
+                name: np.asarray(x, order=layout if name in free else "C")
+                for name, x in (("q", q), ("k", k), ("v", v))
+            }
+            out, lse = attention(**arrays)
+            more = {"dout": dout, "out": out, "lse": lse}
+            if "q" in free:
+                more = {name: np.asarray(x, order=layout) for name, x in more.items()}
+            found.append((out, lse, *attention.backward(**arrays, **more)))
+        assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True)) and not any(said)
+
+    def test_no_stage_sees_keys_of_a_rank_without_any(
+        self, said: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(programs, "decode", lambda *arguments: None)
+        q = np.zeros((1, 2, 3, 64), np.float16)
+        k = np.asfortranarray(q)[:, :, :0]
+        RingAttention(9, way="ring", stage=12).decode(q, k, k)
+        assert said == [""]
 
 
 def test_without_a_process_group() -> None:
