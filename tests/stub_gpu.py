@@ -277,7 +277,7 @@ def fake_torch(stub, monkeypatch):
         setattr(torch, name, f"torch.{name}")
 
     class Tensor:
-        is_cuda, requires_grad, layout = True, False, torch.strided
+        is_cuda, requires_grad, negative, layout = True, False, False, torch.strided
 
         def __init__(self, shape, dtype, device):
             element = named(name := dtype.removeprefix("torch."))
@@ -294,6 +294,9 @@ def fake_torch(stub, monkeypatch):
             return (
                 self.array.strides == np.empty((1,), self.array.dtype)[:0].reshape(0, *self.shape).strides[1:]
             )
+
+        def is_neg(self):
+            return self.negative
 
         def get_device(self):
             return self.device.index

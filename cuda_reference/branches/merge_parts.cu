@@ -27,6 +27,11 @@ merge_parts(const element* out_a, const float* lse_a,  // [B, H, S, D], [B, H, S
     float x[8], y[8];
     tile::load8(x, out_a + place(STRIDES_GIVEN(a)));
     tile::load8(y, out_b + place(STRIDES_GIVEN(b)));
+#pragma unroll
+    for (int i = 0; i < 8; i++) {  // what a part without keys holds may be NaN, and 0 * NaN is NaN
+        x[i] = of_a == -INFINITY ? 0.0f : x[i];
+        y[i] = of_b == -INFINITY ? 0.0f : y[i];
+    }
 
     const float greater = fmaxf(of_a, of_b);
     const float base = greater == -INFINITY ? 0.0f : greater;  // -inf - -inf would be NaN

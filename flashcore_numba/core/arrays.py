@@ -41,8 +41,9 @@ def adopt(array: Any, name: str, e4m3: bool = False) -> Adopted:
     """A NumPy or CuPy view of `array`, which an error calls `name`. Nothing is copied. e4m3: whether tensors
     may be of float8_e4m3fn, of which CuPy gets the bytes as uint8.
 
-    Raises ArgumentError for a list, a tensor that requires grad, a float type that NumPy does not have, a
-    device that is neither host nor NVIDIA GPU, and for a GPU array where CuPy is missing.
+    Raises ArgumentError for a list, a tensor that requires grad, a view that negates its memory, a float type
+    that NumPy does not have, a device that is neither host nor NVIDIA GPU, and for a GPU array where CuPy is
+    missing.
     """
     package = type(array).__module__.partition(".")[0]
     if isinstance(array, np.ma.MaskedArray):
@@ -168,7 +169,10 @@ def _need_gpu(name: str) -> None:
 
 def _view_of_torch(tensor: Any, name: str, e4m3: bool = False) -> Any:
     if tensor.requires_grad:
-        raise ArgumentError(f"{name} requires grad: there is no backward pass, so pass {name}.detach()")
+        raise ArgumentError(
+            f"{name} requires grad: this function has no autograd; for gradients call attention of "
+            f"flashcore_numba.integrations.pytorch, or pass {name}.detach()"
+        )
     dtype = str(tensor.dtype).removeprefix("torch.")
     element = named(dtype)
     if (element is None and not hasattr(np, dtype)) or (element is E4M3 and not e4m3):
@@ -176,13 +180,17 @@ def _view_of_torch(tensor: Any, name: str, e4m3: bool = False) -> Any:
         raise ArgumentError(f"{name} has dtype {dtype}: accepted are {ACCEPTED_NAMES}{also}")
     if str(tensor.layout) != "torch.strided":
         raise ArgumentError(f"{name} has layout {tensor.layout}: a strided (dense) tensor is needed")
+    if tensor.is_neg():
+        raise ArgumentError(
+            f"{name} is no plain memory of numbers but a view that negates them: pass {name}.resolve_neg()"
+        )
     if tensor.device.type == "cpu":
         try:
             if element not in (BFLOAT16, E4M3):
                 return tensor.numpy()
             bits = sys.modules["torch"].int16 if element is BFLOAT16 else sys.modules["torch"].uint8
             return tensor.view(bits).numpy().view(element.dtype)
-        except RuntimeError as error:  # of a view that negates its memory, for example
+        except RuntimeError as error:
             raise ArgumentError(f"{name} is no plain memory of numbers: {shown(error)}") from error
     if tensor.device.type != "cuda":
         raise ArgumentError(f"{name} is on the device {tensor.device}: accepted are cpu and cuda")

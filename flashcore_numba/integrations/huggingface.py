@@ -19,7 +19,7 @@ from transformers.utils.import_utils import is_tracing
 from cuda_reference.shown import shown
 from flashcore_numba.branches.decode.problem import PAGES_LIMIT
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
-from flashcore_numba.integrations.pytorch import attention, attention_paged, attention_varlen
+from flashcore_numba.integrations.pytorch import TYPES, attention, attention_paged, attention_varlen
 
 NAME = "fcore"
 UNBOUNDED = -1
@@ -435,7 +435,8 @@ def _readable_in_place(query: Tensor, key: Tensor, value: Tensor) -> bool:
         and value.shape[3] in DECODE_DIMS
         and pages < PAGES_LIMIT
         and not wanted
-        and query.dtype is key.dtype
+        and query.dtype is key.dtype is value.dtype
+        and key.dtype in TYPES  # float32 under autocast, which casts no pages
         and all(x.stride(0) % x.stride(2) == 0 and x.stride(3) == 1 for x in (key, value))
         and key.stride(0) // key.stride(2) == value.stride(0) // value.stride(2)
     )

@@ -117,13 +117,15 @@ def _torch(q: Any, k: Any, v: Any, out: Any, history: bool) -> "tuple[tuple | No
         return UNREAD
     if not history and (q.requires_grad or k.requires_grad or v.requires_grad):
         return UNREAD
+    if q.is_neg() or k.is_neg() or v.is_neg():
+        return UNREAD
     try:
         devices = (q.get_device(), k.get_device(), v.get_device())
         layout = (dtype, stored, devices, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride())
         q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
         if out is None:
             return layout, (q_at, k_at, v_at, 0)
-        if not out.is_cuda or out.requires_grad:
+        if not out.is_cuda or out.requires_grad or out.is_neg():
             return UNREAD
         more = (out.dtype, out.get_device(), out.shape, out.stride())
         return (layout, *more), (q_at, k_at, v_at, out.data_ptr())
@@ -160,7 +162,7 @@ def _more_of_torch(kind: Any, arrays: tuple, history: bool) -> "tuple[tuple | No
                 layout.append(None)
                 addresses.append(0)
                 continue
-            if type(x) is not kind or not x.is_cuda or (not history and x.requires_grad):
+            if type(x) is not kind or not x.is_cuda or x.is_neg() or (not history and x.requires_grad):
                 return UNREAD
             place = x.data_ptr()
             layout += (x.dtype, x.get_device(), x.shape, x.stride())

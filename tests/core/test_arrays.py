@@ -54,10 +54,15 @@ class Interface:
 class Tensor:
     """The part of a PyTorch CPU tensor that is asked for."""
 
-    def __init__(self, array, dtype="float16", layout="strided", device="cpu", requires_grad=False):
-        self.array, self.requires_grad = array, requires_grad
+    def __init__(
+        self, array, dtype="float16", layout="strided", device="cpu", requires_grad=False, negative=False
+    ):
+        self.array, self.requires_grad, self.negative = array, requires_grad, negative
         self.dtype, self.layout = f"torch.{dtype}", f"torch.{layout}"
         self.device = types.SimpleNamespace(type=device)
+
+    def is_neg(self):
+        return self.negative
 
     def view(self, dtype):
         return Tensor(self.array.view(dtype), dtype)
@@ -128,7 +133,15 @@ BAD = {
     "list": (F16.tolist(), ["list", "NumPy, CuPy, PyTorch"]),
     "number": (3, ["int", "NumPy, CuPy, PyTorch"]),
     "float8 tensor": (Tensor(F16, dtype="float8_e4m3fn"), ["float8_e4m3fn", "bfloat16", "half()"]),
-    "tensor that requires grad": (Tensor(F16, requires_grad=True), ["requires grad", "k.detach()"]),
+    "tensor that requires grad": (
+        Tensor(F16, requires_grad=True),
+        ["requires grad", "no autograd", "flashcore_numba.integrations.pytorch", "k.detach()"],
+    ),
+    "negated tensor": (Tensor(F16, negative=True), ["no plain memory", "k.resolve_neg()"]),
+    "negated tensor on a gpu": (
+        Tensor(F16, device="cuda", negative=True),
+        ["no plain memory", "k.resolve_neg()"],
+    ),
     "sparse tensor": (Tensor(F16, layout="sparse_coo"), ["sparse_coo", "strided"]),
     "tensor on another device": (Tensor(F16, device="meta"), ["device", "cpu and cuda"]),
     "dlpack on another device": (OnDevice(8), ["device type 8", "host memory (1) and CUDA"]),

@@ -710,6 +710,31 @@ def test_autocast_makes_a_float32_model_serve(rng):
     close(expected, eager, found)
 
 
+@pytest.mark.parametrize("dtype", few([torch.bfloat16, torch.float16], torch.bfloat16), ids=str)
+def test_autocast_over_a_padded_cache(rng, dtype):
+    """RoPE leaves float32 queries and keys beside values of autocast's type: no pages are such."""
+    ids = tokens(rng, 2, 9)
+    mask = padding("left", *ids.shape)
+    model = models("llama64")[1]
+
+    def step():
+        past = DynamicCache(config=model.config)
+        for part in (slice(0, 8), slice(8, 9)):
+            given = {"attention_mask": mask[:, : part.stop], "position_ids": positions(mask)[:, part]}
+            found = log_probabilities(model, input_ids=ids[:, part], past_key_values=past, **given)
+        return found
+
+    found = [step()]
+    for name in ("eager", offered(huggingface)):
+        model.set_attn_implementation(name)
+        try:
+            with torch.autocast("cpu", dtype):
+                found.append(step())
+        finally:
+            model.set_attn_implementation("eager")
+    close(*found)
+
+
 def compiled(model: torch.nn.Module, **inputs) -> Tensor:
     torch._dynamo.reset()
     forward = torch.compile(model.forward, fullgraph=True, backend="eager")

@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import itertools
+import re
 import struct
 import threading
 import types
@@ -497,6 +498,20 @@ def test_a_tensor_that_requires_grad_is_refused_after_a_plan(stub, fake_torch):
     v.requires_grad = True
     with pytest.raises(ArgumentError, match="v requires grad"):
         attention(q, k, v, stage=12)
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "out", "sinks", "prior[0]"])
+def test_a_view_that_negates_is_refused_after_a_plan(stub, fake_torch, name):
+    given = {x: fake_torch.empty(SHAPE, "torch.float16", 0) for x in ("q", "k", "v", "out")}
+    given["sinks"] = fake_torch.empty((8,), "torch.float32", 0)
+    prior = fake_torch.empty(SHAPE, "torch.float32", 0), fake_torch.empty(SHAPE[:3], "torch.float32", 0)
+    for _ in range(2):
+        attention(**given, prior=prior, stage=15)
+    assert len(stub.launched) == 1
+    (given | {"prior[0]": prior[0]})[name].negative = True
+    with pytest.raises(ArgumentError, match=f"^{re.escape(name)} is no plain memory of numbers"):
+        attention(**given, prior=prior, stage=15)
+    assert len(stub.launched) == 1
 
 
 @pytest.mark.parametrize("kv_shape", [SHAPE, (1, 8, 8192, 64)], ids=["mission", "with scratch memory"])

@@ -25,8 +25,9 @@ def merge(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any) -> tuple[Any, Any]:
     A sink must be in one of the two alone.
 
     Returns (out, lse), of these shapes and types, of the caller's kind and on its device. Weights are
-    float32, and out is rounded once more than in one call over all keys. Where neither part sees a key, out
-    is 0 and LSE -inf. Streams and capture are as for `attention`.
+    float32, and out is rounded once more than in one call over all keys. Where the LSE of a part is -inf, the
+    part has seen no key, and what its output holds there, NaN too, does not matter; where neither part sees
+    a key, out is 0 and LSE -inf. Streams and capture are as for `attention`.
 
     Raises ArgumentError for a bad argument.
     """
@@ -38,7 +39,8 @@ def merge(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any) -> tuple[Any, Any]:
     like = arrays["out_a"]
     out, lse = empty_like(like, a.shape, a.dtype), empty_like(like, a.shape[:3], FLOAT32.dtype)
     if isinstance(a, np.ndarray):
-        out.view[...], lse.view[...] = merged(a.astype(np.float32), of_a, b.astype(np.float32), of_b)
+        with np.errstate(invalid="ignore"):  # of an LSE that is NaN, which makes the row NaN
+            out.view[...], lse.view[...] = merged(_seen(a, of_a), of_a, _seen(b, of_b), of_b)
         return out.source, lse.source
     with executor_for(like, views, None) as executor:
         parts = with_aligned(a), with_aligned(b)
@@ -49,7 +51,8 @@ def merge(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any) -> tuple[Any, Any]:
 
 
 def merged(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any, module: Any = np) -> tuple[Any, Any]:
-    """(out, lse) of arrays [..., D] and [...], in the types of the outputs and of the LSEs.
+    """(out, lse) of arrays [..., D] and [...], in the types of the outputs and of the LSEs. An output
+    whose LSE is -inf is multiplied by 0, so it must be finite.
 
     module: NumPy, or PyTorch for its tensors.
     """
@@ -57,6 +60,11 @@ def merged(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any, module: Any = np) -> 
     base = module.where(module.isneginf(lse), 0, lse)  # -inf - -inf would be NaN
     weight_a, weight_b = (module.exp(each - base)[..., None] for each in (lse_a, lse_b))
     return weight_a * out_a + weight_b * out_b, lse
+
+
+def _seen(out: Any, lse: Any) -> Any:
+    """An output as float32, 0 where it has seen no key."""
+    return np.where(np.isneginf(lse)[..., None], np.float32(0), out.astype(np.float32))
 
 
 def launch(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any, out: Any, lse: Any, executor: Executor) -> None:

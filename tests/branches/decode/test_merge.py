@@ -69,6 +69,30 @@ def test_the_kernel_of_a_gpu(element, heads, rows, dim, rng):
     assert_close(element, *launched(spread, lses[0], outs[1], lses[1]), *right)
 
 
+@pytest.mark.parametrize("on", ["the host", "a GPU"])
+@pytest.mark.parametrize("held", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("element", ACCEPTED, ids=lambda element: element.name)
+def test_what_a_part_without_keys_holds_does_not_matter(element, held, on, rng):
+    outs, lses, *right = parts(rng, element)
+    for out, lse in zip(outs, lses, strict=True):
+        assert np.isneginf(lse).any()
+        out[np.isneginf(lse)] = held
+    run = merge if on == "the host" else launched
+    assert_close(element, *run(outs[0], lses[0], outs[1], lses[1]), *right)
+
+
+@pytest.mark.parametrize("on", ["the host", "a GPU"])
+def test_a_nan_in_either_lse_is_one_in_out_and_lse(on, rng):
+    run = merge if on == "the host" else launched
+    outs = [FLOAT16.round(rng.standard_normal((1, 1, 4, 64))) for _ in range(2)]
+    lses = [np.array([[x]], np.float32) for x in ([np.nan, np.nan, 0.5, 0.5], [0.5, -np.inf, np.nan, 0.5])]
+    for order in (slice(None), slice(None, None, -1)):
+        (a, b), (lse_a, lse_b) = outs[order], lses[order]
+        out, lse = run(a, lse_a, b, lse_b)
+        assert np.isnan(lse).tolist() == [[[True, True, True, False]]]
+        assert np.isnan(out[..., :3, :]).all() and np.isfinite(out[..., 3, :]).all()
+
+
 @pytest.mark.parametrize("element", ACCEPTED, ids=lambda element: element.name)
 def test_the_kernel_makes_no_infinity_of_the_largest_numbers(element, rng):
     largest = np.full((1, 2, 3, 64), element.largest, element.dtype)
