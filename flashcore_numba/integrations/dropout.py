@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cuda_reference.shown import shown
 from flashcore_numba.branches.dropout import call
 from flashcore_numba.branches.dropout.dropout import EACH, SEEDS
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
-from flashcore_numba.integrations.pytorch import under_autocast
+from flashcore_numba.integrations.pytorch import check_tensors, under_autocast
 
 
 @torch.compiler.disable  # a compiler would look into the launches of the CPU executor
@@ -27,26 +28,38 @@ def attention_dropout(
 
     q: [B, H, S_q, D], k and v: [B, H_kv, S_k, D], float16 or bfloat16, D 64 or 128; under autocast they are
     cast to its type. A compiler leaves its graph for a call. generator: on q's device; None is the default
-    one there. Each call takes what `reserve` says from it, also with p = 0.
+    one there. Each call takes what `reserve` says from it, also with p = 0, and a refused one nothing.
 
     Returns out [B, H, S_q, D]. Raises ArgumentError and UnsupportedError as
-    `flashcore_numba.attention_dropout` does, ArgumentError for a generator of another device, and
-    UnsupportedError while a CUDA graph is captured, whose replays would all have one mask. A second
-    derivative raises RuntimeError, and so does the backward pass under `torch.use_deterministic_algorithms`,
-    because its sums depend on the order in which blocks come.
+    `flashcore_numba.attention_dropout` does, ArgumentError for what is no tensor and for a generator of
+    another device, and UnsupportedError while a CUDA graph is captured, whose replays would all have one
+    mask. A second derivative raises RuntimeError, and so does the backward pass under
+    `torch.use_deterministic_algorithms`, because its sums depend on the order in which blocks come.
     """
+    check_tensors(q=q, k=k, v=v)
     if q.is_cuda and torch.cuda.is_current_stream_capturing():
         raise UnsupportedError("a CUDA graph is being captured: every replay would drop the same elements")
     if generator is None:
         generator = torch.cuda.default_generators[q.get_device()] if q.is_cuda else torch.default_generator
-    if generator.device.type != q.device.type:
+    if not isinstance(place := getattr(generator, "device", None), torch.device) or isinstance(
+        generator, Tensor
+    ):
         raise ArgumentError(
-            f"generator is on {generator.device.type} but q is on {q.device.type}: both must be in one place"
+            f"generator is {shown(generator)}: it must be a torch.Generator on q's device, or None"
         )
-    seed, offset = reserve(generator)
+    if place.type != q.device.type:
+        raise ArgumentError(
+            f"generator is on {place.type} but q is on {q.device.type}: both must be in one place"
+        )
     q, k, v = under_autocast(q, k, v)
+    before = generator.get_state()
+    seed, offset = reserve(generator)
     options = {"p": p, "seed": seed, "offset": offset, "causal": causal, "scale": scale}
-    return _Attention.apply(q, k, v, options)
+    try:
+        return _Attention.apply(q, k, v, options)
+    except (ArgumentError, UnsupportedError):
+        generator.set_state(before)
+        raise
 
 
 def reserve(generator: torch.Generator) -> tuple[int, int]:

@@ -97,7 +97,7 @@ def _options(
     return {
         "scale": scale,
         "causal": causal,
-        "window": tuple(window),
+        "window": window,
         "softcap": softcap,
         "alibi_slopes": alibi_slopes,
         "deterministic": deterministic,

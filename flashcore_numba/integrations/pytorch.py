@@ -8,16 +8,17 @@ transform or a dispatch mode sees. A plain call without any of them does not pas
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.nn.functional import pad
 from torch.utils.flop_counter import register_flop_formula
 
-from cuda_reference.shown import shown
 from flashcore_numba.attention import attention as call_forward
 from flashcore_numba.attention import attention_varlen as call_varlen
 from flashcore_numba.attention import planned as by_a_plan
@@ -27,14 +28,19 @@ from flashcore_numba.branches.backward.call import planned as gradients_by_a_pla
 from flashcore_numba.branches.decode.call import attention_paged as call_paged
 from flashcore_numba.core.element import ACCEPTED, ACCEPTED_NAMES
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
-from flashcore_numba.core.features import OFF
-from flashcore_numba.core.problem import HEAD_DIMS
+from flashcore_numba.core.features import OFF, Features
+from flashcore_numba.core.problem import HEAD_DIMS, checked_flag, checked_scale
+from flashcore_numba.core.scaled import checked_scale_of, is_number
 
 NAMESPACE = "flashcore"
 GRADIENT_DIMS = (64, 128)  # head dimensions that the kernels of the backward pass have
 TYPES = tuple(getattr(torch, each.name) for each in ACCEPTED)
 UNBOUNDED = OFF.window
+OF_E4M3 = (torch.float8_e4m3fn, torch.uint8)
+BYTE = np.dtype(np.uint8)  # in which pools of e4m3 may come
+FARTHEST = 1 << 31  # from the diagonal, beyond every side of a window
 DEVICES = ("CPU", "CUDA")
+NO_SECOND = f"{NAMESPACE}::attention has no second derivative"
 
 _OPTIONS = (
     "bool causal=False, float? scale=None, int left=-1, int right=-1, float softcap=0.0, Tensor? sinks=None, "
@@ -52,7 +58,8 @@ _library.define(
 _library.define(
     "attention_paged(Tensor q, Tensor k_pool, Tensor v_pool, Tensor block_table, Tensor lengths, "
     "bool causal=True, float? scale=None, int left=-1, int right=-1, float softcap=0.0, Tensor? sinks=None, "
-    "bool batch_invariant=False, bool return_lse=False) -> (Tensor out, Tensor lse)"
+    "bool batch_invariant=False, bool return_lse=False, float k_scale=1.0, float v_scale=1.0, "
+    "Tensor? k_scales=None, Tensor? v_scales=None) -> (Tensor out, Tensor lse)"
 )
 _operators = getattr(torch.ops, NAMESPACE)
 
@@ -94,6 +101,8 @@ def attention(
     CPU executor. Raises ArgumentError and UnsupportedError as `flashcore_numba.attention` does; a second
     derivative and one in forward mode raise RuntimeError.
     """
+    if deterministic is not False or return_lse is not False:
+        deterministic, return_lse = _flags(deterministic=deterministic, return_lse=return_lse)
     if head_norm is not None or gate is not None:
         given = {"causal": causal, "scale": scale, "window": window, "softcap": softcap}
         arrays = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
@@ -131,6 +140,8 @@ def attention_varlen(
     for name, given in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         if given is None:
             raise ArgumentError(f"{name} is None: it must say where each sequence begins, int32 [B + 1]")
+    if deterministic is not False or return_lse is not False:
+        deterministic, return_lse = _flags(deterministic=deterministic, return_lse=return_lse)
     if head_norm is not None or gate is not None:
         given = {"causal": causal, "scale": scale, "window": window, "softcap": softcap}
         arrays = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
@@ -154,36 +165,112 @@ def attention_paged(
     softcap: float = OFF.softcap,
     sinks: Tensor | None = None,
     batch_invariant: bool = False,
+    k_scale: float | Tensor = 1.0,
+    v_scale: float | Tensor = 1.0,
     return_lse: bool = False,
 ) -> Any:
     """`flashcore_numba.attention_paged` of tensors, as an operator that a compiler keeps.
 
     It has no gradients: where one is wanted, or an array carries a derivative of forward mode, it raises
-    RuntimeError. Shapes, options and errors are those of `flashcore_numba.attention_paged`, for pools
-    of q's type; sinks may be of any floating-point type. Autocast casts q to the type of the pools, which
-    are never copied.
+    RuntimeError. Shapes, options and errors are those of `flashcore_numba.attention_paged`, without its
+    stage, out and time_limit; sinks may be of any floating-point type. k_scale, v_scale: of pools of e4m3, a
+    number above 0 or float32 [H_kv]. Autocast casts q to the type of the pools, or to its own where they are
+    of e4m3. Pools are never copied.
     """
-    _check_tensors(q=q, k_pool=k_pool, v_pool=v_pool, block_table=block_table, lengths=lengths)
+    check_tensors(q=q, k_pool=k_pool, v_pool=v_pool, block_table=block_table, lengths=lengths)
     if sinks is not None:
-        _check_tensors(sinks=sinks)
+        check_tensors(sinks=sinks)
+    causal, scale, softcap = _numbers(causal, scale, softcap)
+    batch_invariant, return_lse = _flags(batch_invariant=batch_invariant, return_lse=return_lse)
+    k_scale, k_scales = _one_or_many("k_scale", k_scale)
+    v_scale, v_scales = _one_or_many("v_scale", v_scale)
     options = (causal, scale, *_sides(window), softcap, _in_float32(sinks), batch_invariant, return_lse)
-    found = _operators.attention_paged(q, k_pool, v_pool, block_table, lengths, *options)
+    scales = (k_scale, v_scale, k_scales, v_scales)
+    found = _operators.attention_paged(q, k_pool, v_pool, block_table, lengths, *options, *scales)
     return found if return_lse else found[0]
 
 
-def _sides(window: Any) -> tuple[int, int]:
-    try:
-        left, right = window
-    except (TypeError, ValueError):
+def _one_or_many(name: str, scale: Any) -> tuple[float, Tensor | None]:
+    """A scale of a pool as the operator takes it: one for all heads, and one for each."""
+    if isinstance(scale, Tensor):
+        check_tensors(**{name: scale})
+        return 1.0, scale
+    if type(scale) is int and 0 < scale < FARTHEST:
+        scale = float(scale)
+    return (scale if type(scale) is float else _scale_of_pool(name, scale)), None
+
+
+def _flags(**named: Any) -> tuple[bool, ...]:
+    return tuple([flag if type(flag) is bool else _flag(name, flag) for name, flag in named.items()])
+
+
+def _numbers(causal: Any, scale: Any, softcap: Any) -> tuple[bool, float | None, float]:
+    """As the dispatcher takes them, which would make 1.0 of a scale of True."""
+    if type(scale) is int and abs(scale) < FARTHEST:
+        scale = float(scale)
+    if type(softcap) is int and abs(softcap) < FARTHEST:
+        softcap = float(softcap)
+    if type(causal) is not bool:
+        causal = _flag("causal", causal)
+    if type(scale) not in NUMBERS:
+        scale = _scale(scale)
+    if type(softcap) is not float:
+        softcap = _features(softcap=softcap).softcap
+    return causal, scale, softcap
+
+
+# A compiler takes a number of NumPy for an array, and must leave its graph to look at one.
+_outside = torch.compiler.disable(
+    reason="causal, scale, window, softcap and flags must be of Python's classes"
+)
+
+
+@_outside
+def _flag(name: str, flag: Any) -> bool:
+    return checked_flag(name, flag)
+
+
+@_outside
+def _scale(scale: Any) -> float:
+    return checked_scale(scale, 1)
+
+
+@_outside
+def _scale_of_pool(name: str, scale: Any) -> float:
+    if not is_number(scale):
         raise ArgumentError(
-            f"window is {shown(window)}: it must be (left, right), two numbers of keys, -1 for unbounded"
-        ) from None
-    return _window(left, right)
+            f"{name} is of type {type(scale).__qualname__}: a number or a torch.Tensor is needed"
+        )
+    return checked_scale_of(name, scale, BYTE, 0, None)
+
+
+@_outside
+def _features(**options: Any) -> Features:
+    return Features(**options).fitted({}, FARTHEST)
+
+
+def _check_numbers(options: Sequence[Any]) -> None:
+    """Raise ArgumentError for a scale, a window or a softcap of an operator that is out of range; one that
+    only a call of a graph knows is taken as right.
+    """
+    _, scale, left, right, softcap, *_ = options
+    if type(scale) is float:
+        checked_scale(scale, 1)
+    if type(left) is type(right) is int and type(softcap) in (float, int):
+        _features(window=(left, right), softcap=softcap)
+
+
+def _sides(window: Any) -> tuple[int, int]:
+    if type(window) in (tuple, list) and len(window) == 2:
+        left, right = window
+        if type(left) is int and type(right) is int and -1 <= left < FARTHEST and -1 <= right < FARTHEST:
+            return _window(left, right)
+    return _window(*_features(window=window).window)
 
 
 def _window(left: int, right: int) -> tuple[int, int]:
     """Both; where they are the default, the very object, which plans know without looking inside."""
-    return UNBOUNDED if (left, right) == UNBOUNDED and type(left) is type(right) is int else (left, right)
+    return UNBOUNDED if (left, right) == UNBOUNDED else (left, right)
 
 
 def _in_float32(sinks: Tensor | None) -> Tensor | None:
@@ -191,7 +278,9 @@ def _in_float32(sinks: Tensor | None) -> Tensor | None:
     return sinks if sinks is None or not sinks.dtype.is_floating_point else sinks.float()
 
 
-SINKS, SLOPES, PACKED = 5, 6, 8  # places among the options of `attention`
+NUMBERS = (float, type(None))
+SINKS, SLOPES, USED, PACKED = 5, 6, 7, 8  # places among the options of `attention`
+RETURN_LSE = 7  # a place among those of `attention_paged`
 ARRAYS = slice(SINKS, -1)  # those of them that are tensors
 NAMES = ("sinks", "alibi_slopes", "seqused_k", "cu_seqlens_q", "cu_seqlens_k")
 
@@ -209,6 +298,8 @@ def _called(
     microseconds earlier. given: the options from causal to seqused_k. bounds: those of packed sequences.
     """
     causal, scale, window, softcap, sinks, alibi_slopes, seqused_k = given
+    if type(causal) is not bool or type(softcap) is not float or type(scale) not in NUMBERS:
+        causal, scale, softcap = _numbers(causal, scale, softcap)
     found = None
     if not torch.compiler.is_compiling() and _plain(q, k, v) and _as_autocast_has_it(q, k, v):
         wanted = _wanted(q, k, v, sinks, alibi_slopes)
@@ -230,7 +321,7 @@ def _called(
 def _directly(q: Tensor, k: Tensor, v: Tensor, options: tuple, return_lse: bool) -> Any:
     """As an operator where somebody looks on, otherwise as directly as gradients allow."""
     arrays = zip(NAMES, options[ARRAYS], strict=True)
-    _check_tensors(q=q, k=k, v=v, **{name: x for name, x in arrays if x is not None})
+    check_tensors(q=q, k=k, v=v, **{name: x for name, x in arrays if x is not None})
     sinks = _in_float32(options[SINKS])
     if sinks is not options[SINKS]:
         options = (*options[:SINKS], sinks, *options[SINKS + 1 :])
@@ -264,8 +355,10 @@ def _followed(
     """With a norm or a gate: `call` on tensors without a history. Head dimensions are not padded, since a
     norm would count the zeros.
     """
+    given = {"q": q, "k": k, "v": v, "gate": gate, **arrays}
+    check_tensors(**{name: x for name, x in given.items() if x is not None or name in ("q", "k", "v")})
     weight = head_norm[0] if isinstance(head_norm, tuple | list) and head_norm else None
-    named = {"q": q, "k": k, "v": v, "gate": gate, "head_norm[0]": weight, **arrays}
+    named = given | {"head_norm[0]": weight}
     for name, x in named.items():
         if torch.is_grad_enabled() and isinstance(x, Tensor) and x.requires_grad:
             raise UnsupportedError(
@@ -285,11 +378,11 @@ def _followed(
         head_norm = (weight.detach(), *head_norm[1:])
     if isinstance(arrays["sinks"], Tensor):
         arrays = arrays | {"sinks": arrays["sinks"].float()}
-    given = {name: x.detach() if isinstance(x, Tensor) else x for name, x in arrays.items()}
+    arrays = {name: x.detach() if isinstance(x, Tensor) else x for name, x in arrays.items()}
     out = None if q.is_contiguous() else _like(q, v.shape[-1])
     gate = _readable(gate) if isinstance(gate, Tensor) else gate
     q, k, v = _readable(q), _readable(k), _readable(v)
-    return call(q, k, v, head_norm=head_norm, gate=gate, out=out, **given, **options)
+    return call(q, k, v, head_norm=head_norm, gate=gate, out=out, **arrays, **options)
 
 
 def _wanted(q: Tensor, k: Tensor, v: Tensor, sinks: Any, slopes: Any) -> bool:
@@ -384,13 +477,28 @@ class _Eager(torch.autograd.Function):
 _joined = super(torch.autograd.Function, _Eager).apply
 
 
+def _below(operator: Callable, *arguments: Any) -> Any:
+    """What an operator returns inside `forward` of a `Function`, which turns gradients off, of forward mode
+    too. For the transforms of torch.func around the one that is served they must be on: those would record
+    nothing, and their derivatives would be zeros.
+    """
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        return operator(*arguments)
+    with (
+        torch._C._AutoDispatchBelowAutograd(),
+        torch.enable_grad(),
+        forward_ad._set_fwd_grad_enabled(True),
+    ):
+        return operator(*arguments)
+
+
 class _Attention(torch.autograd.Function):
     """(out, lse), by the operators, so that transforms and compilers can follow."""
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
         _check_gradient(q, v, options)
-        return _operators.attention(q, k, v, *options, True)
+        return _below(_operators.attention, q, k, v, *options, True)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
@@ -439,12 +547,21 @@ def _chained(
         return None, None, None, None
     dout = torch.zeros_like(out) if dout is None else dout
     dsinks = _gradient_of_sinks(dout, out, lse, dlse, options) if of_sinks else None
+    if dsinks is not None and torch.is_grad_enabled():
+        dsinks = _Once.apply(dsinks)
     if not of_inputs:
         return None, None, None, dsinks
     given = (dout, *saved, dlse, *options)
     # Where gradients are on, somebody may differentiate what comes.
-    run = _operators.attention_backward if torch.is_grad_enabled() else _Gradients.forward
+    run = _operators.attention_backward if torch.is_grad_enabled() else _gradients
     return *run(*given), dsinks
+
+
+def _gradients(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """(dq, dk, dv), as directly as those allow who look on."""
+    dout, q, k, _, _, _, dlse, *_ = arguments
+    run = compute_gradients if _direct(dout, q, k, dlse) else _operators.attention_backward
+    return run(*arguments)
 
 
 def _direct(dout: Tensor | None, q: Tensor, k: Tensor, dlse: Tensor | None) -> bool:
@@ -465,9 +582,7 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-        dout, q, k, _, _, _, dlse, *_ = arguments
-        run = compute_gradients if _direct(dout, q, k, dlse) else _operators.attention_backward
-        return run(*arguments)
+        return _below(_gradients, *arguments)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -475,7 +590,29 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        raise RuntimeError(f"{NAMESPACE}::attention has no second derivative")
+        raise RuntimeError(NO_SECOND)
+
+
+class _Once(torch.autograd.Function):
+    """A gradient as it is, without derivatives: what it was made of may have lost its own history."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gradient: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError(NO_SECOND)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError(f"{NAMESPACE}::attention_backward has no derivative in forward mode")
 
 
 def _gradient_of_sinks(
@@ -488,6 +625,7 @@ def _gradient_of_sinks(
         taken = taken.T  # [H, total_q], as the LSE
     taken = -taken if dlse is None else dlse - taken
     found = torch.exp(sinks[:, None] - lse) * taken
+    found = found.where(lse != -torch.inf, 0.0)  # such a row has no sum that a sink could take of
     if bounds is None:
         return found.sum((0, 2))
     rows = torch.arange(lse.shape[1], device=lse.device)
@@ -530,7 +668,7 @@ def _keywords(options: Sequence[Any]) -> dict[str, Any]:
     return {"causal": causal, "scale": scale, "window": _window(left, right), "softcap": softcap} | arrays
 
 
-def _check_tensors(**named: Any) -> None:
+def check_tensors(**named: Any) -> None:
     """Raise ArgumentError for what is no tensor, or holds its elements in no order."""
     for name, x in named.items():
         if not isinstance(x, Tensor):
@@ -543,15 +681,103 @@ def _check_tensors(**named: Any) -> None:
             )
 
 
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _check(q: Any, k: Any, v: Any) -> None:
+    """Raise ArgumentError for types that no kernel has, and for what padding would hide."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dtype not in TYPES:
             raise ArgumentError(
-                f"{name} has dtype {str(x.dtype).removeprefix('torch.')}: accepted are {ACCEPTED_NAMES}, so "
+                f"{name} has dtype {_named(x.dtype)}: accepted are {ACCEPTED_NAMES}, so "
                 f"pass {name}.half() or {name}.bfloat16(), or call under torch.autocast"
             )
-        if not x.ndim or not x.shape[-1]:
+        if not x.ndim or guard_or_false(x.shape[-1] == 0):
             raise ArgumentError(f"{name} has shape {tuple(x.shape)}: it has no columns")
+    if guard_or_false(k.shape[-1] != q.shape[-1]):  # zeros that widen one of them would hide it
+        raise ArgumentError(
+            f"k has head dimension {k.shape[-1]}: q has {q.shape[-1]}, and they must be equal"
+        )
+
+
+def _check_without_values(q: Tensor, k: Tensor, v: Tensor, packed: bool) -> None:
+    """Raise ArgumentError for what a call with values would refuse, of types, places and shapes. A size that
+    only a call knows is taken as right.
+    """
+    _check(q, k, v)
+    ndim, length, axes = 4, 2, "four dimensions are needed, [batch, heads, rows, D]"
+    if packed:
+        ndim, length, axes = 3, 0, "three dimensions are needed, [total, heads, D]"
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.ndim != ndim:
+            raise ArgumentError(f"{name} has shape {tuple(x.shape)}: {axes}")
+        if x.dtype != q.dtype:
+            raise ArgumentError(
+                f"{name} has dtype {_named(x.dtype)}: q has {_named(q.dtype)}, and they must be equal"
+            )
+        if x.device != q.device:
+            raise ArgumentError(f"{name} is on {x.device} but q is on {q.device}: all must be in one place")
+        if not packed and guard_or_false(x.shape[0] != q.shape[0]):
+            raise ArgumentError(
+                f"{name} has batch {x.shape[0]}: q has batch {q.shape[0]}, and they must be equal"
+            )
+    if guard_or_false(v.shape[1] != k.shape[1]):
+        raise ArgumentError(f"v has {v.shape[1]} heads: k has {k.shape[1]}, and they must be equal")
+    if guard_or_false(v.shape[length] != k.shape[length]):
+        raise ArgumentError(
+            f"v has length {v.shape[length]}: k has {k.shape[length]}, and each key needs one value"
+        )
+    if guard_or_false(k.shape[1] == 0) or guard_or_false(q.shape[1] % k.shape[1] != 0):
+        raise ArgumentError(f"k has {k.shape[1]} heads: q has {q.shape[1]}, which must be a multiple of that")
+
+
+def _check_pages_without_values(
+    q: Tensor, k_pool: Tensor, v_pool: Tensor, block_table: Tensor, lengths: Tensor
+) -> None:
+    """`_check_without_values` of `attention_paged`."""
+    if q.dtype not in TYPES:
+        raise ArgumentError(f"q has dtype {_named(q.dtype)}: accepted are {ACCEPTED_NAMES}")
+    pages = "four dimensions are needed, [pages, keys of a page, heads, D]"
+    for name, x, ndim, needed in (
+        ("q", q, 4, "four dimensions are needed, [batch, heads, rows, D]"),
+        ("k_pool", k_pool, 4, pages),
+        ("v_pool", v_pool, 4, pages),
+        ("block_table", block_table, 2, "[B, pages of a request] is needed"),
+        ("lengths", lengths, 1, "[B] is needed"),
+    ):
+        if x.ndim != ndim:
+            raise ArgumentError(f"{name} has shape {tuple(x.shape)}: {needed}")
+        of_counter = q.is_meta and ndim < 4  # lengths with values tell it how many keys there are
+        if x.device != q.device and not of_counter:
+            raise ArgumentError(f"{name} is on {x.device} but q is on {q.device}: all must be in one place")
+    for name, x in (("block_table", block_table), ("lengths", lengths)):
+        if x.dtype is not torch.int32:
+            raise ArgumentError(f"{name} has dtype {_named(x.dtype)}: only int32 is accepted")
+        if guard_or_false(x.shape[0] != q.shape[0]):
+            raise ArgumentError(
+                f"{name} has shape {tuple(x.shape)}: a row for each request is needed, and q has batch "
+                f"{q.shape[0]}"
+            )
+    for name, x in (("k_pool", k_pool), ("v_pool", v_pool)):
+        if x.dtype not in (q.dtype, *OF_E4M3):
+            raise ArgumentError(
+                f"{name} has dtype {_named(x.dtype)}: q has {_named(q.dtype)}, and they must be equal, or "
+                "the pools float8_e4m3fn"
+            )
+    if guard_or_false(k_pool.shape[3] != q.shape[3]):
+        raise ArgumentError(
+            f"k_pool has head dimension {k_pool.shape[3]}: q has {q.shape[3]}, and they must be equal"
+        )
+    if any(guard_or_false(v_pool.shape[i] != k_pool.shape[i]) for i in range(3)):
+        raise ArgumentError(
+            f"v_pool has shape {tuple(v_pool.shape)}: k_pool has {tuple(k_pool.shape)}, and all but the last "
+            "dimension must be equal"
+        )
+    if guard_or_false(k_pool.shape[2] == 0) or guard_or_false(q.shape[1] % k_pool.shape[2] != 0):
+        raise ArgumentError(
+            f"k_pool has {k_pool.shape[2]} heads: q has {q.shape[1]}, which must be a multiple of that"
+        )
 
 
 def _forward(
@@ -607,13 +833,22 @@ compute: Callable[..., tuple[Tensor, Tensor]] = _forward
 
 def _of_nothing(q: Tensor, k: Tensor, v: Tensor, options: tuple) -> tuple[Tensor, Tensor]:
     """Without a batch, a query row or a key. No kernel is launched for nothing, so there is a row or a key
-    that nobody sees or gets, and the other arguments are checked as ever.
+    that nobody sees or gets, and the other arguments are checked as ever. Raises ArgumentError where what
+    the caller gave does not fit together: larger arrays would hide it.
     """
+    packed = options[PACKED] is not None
+    _check_without_values(q, k, v, packed)
+    if not packed and not q.shape[0] and options[USED] is not None and options[USED].numel():
+        raise ArgumentError(f"seqused_k has shape {tuple(options[USED].shape)}: it must be (0,) here")
     slopes, used, *rest = (x if x is None else _at_least_one(x) for x in options[SLOPES:-2])
     wide = [_at_least_one(x) for x in (q, k, v)]
     if k.ndim == 4 and not k.shape[2] and used is None:
         used = torch.zeros(wide[0].shape[0], dtype=torch.int32, device=q.device)
     out, lse = compute(*wide, *options[:SLOPES], slopes, used, *rest, *options[-2:])
+    if q.device.type == "cpu":  # nobody looks at lengths on a GPU
+        lengths = zip(NAMES[USED - SINKS :], options[USED : USED + 3], strict=True)
+        given = {name: x.numpy() for name, x in lengths if x is not None}
+        Features(**given).check_lengths(*(x.transpose(0, 1)[None] if packed else x for x in (q, k)))
     return (out, lse) if q.numel() else _fake_forward(q, k, v, *options)
 
 
@@ -702,7 +937,10 @@ compute_gradients: Callable[..., tuple[Tensor, Tensor, Tensor]] = _backward
 def _forward_paged(
     q: Tensor, k_pool: Tensor, v_pool: Tensor, block_table: Tensor, lengths: Tensor, *options: Any
 ) -> tuple[Tensor, Tensor]:
-    causal, scale, left, right, softcap, sinks, batch_invariant, return_lse = options
+    causal, scale, left, right, softcap, sinks, batch_invariant, return_lse, *scales = options
+    k_scale, v_scale = (
+        one if many is None else many.detach() for one, many in zip(scales[:2], scales[2:], strict=True)
+    )
     found = call_paged(
         *(q.detach(), k_pool.detach(), v_pool.detach(), block_table, lengths),
         causal=causal,
@@ -711,6 +949,8 @@ def _forward_paged(
         softcap=softcap,
         sinks=None if sinks is None else sinks.detach(),
         batch_invariant=batch_invariant,
+        k_scale=k_scale,
+        v_scale=v_scale,
         return_lse=return_lse,
     )
     return found if return_lse else (found, _no_lse(q))
@@ -719,6 +959,8 @@ def _forward_paged(
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
     """Shapes, types and strides of what `_forward` returns."""
     *_, return_lse = options
+    _check_without_values(q, k, v, options[PACKED] is not None)
+    _check_numbers(options)
     rows = q.shape[:-1] if options[PACKED] is None else (q.shape[1], q.shape[0])
     return _like(q, v.shape[-1]), q.new_empty(rows if return_lse else (0,), dtype=torch.float32)
 
@@ -727,8 +969,12 @@ def _fake_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any) 
     return tuple(_like(x, x.shape[-1]) for x in (q, k, v))
 
 
-def _fake_paged(q: Tensor, k_pool: Tensor, v_pool: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    *_, return_lse = others
+def _fake_paged(
+    q: Tensor, k_pool: Tensor, v_pool: Tensor, block_table: Tensor, lengths: Tensor, *options: Any
+) -> tuple[Tensor, Tensor]:
+    return_lse = options[RETURN_LSE]
+    _check_pages_without_values(q, k_pool, v_pool, block_table, lengths)
+    _check_numbers(options)
     out = q.new_empty((*q.shape[:-1], v_pool.shape[-1]))
     return out, q.new_empty(q.shape[:-1] if return_lse else (0,), dtype=torch.float32)
 
@@ -791,19 +1037,23 @@ def _mapped(operator: Any, batches: Sequence[str]) -> Callable:
     names = [each.name for each in operator.default._schema.arguments]
 
     def run(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple:
-        joined = []
+        joined, each = [], 0
         for name, dim, x in zip(names, in_dims, arguments, strict=False):
             if name == "cu_seqlens_q" and x is not None:
                 raise UnsupportedError("vmap of packed sequences: add more sequences to the packed arrays")
             has_batch = name in batches or (name == "alibi_slopes" and x is not None and _rank(x, dim) == 2)
             if has_batch and x is not None:
                 x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+                each = x.shape[1]
                 x = x.flatten(0, 1)
             elif dim is not None:
                 raise UnsupportedError(f"{name} is mapped by vmap: it has no batch that could be joined")
             joined.append(x)
         found = operator(*joined)
-        return tuple(x.unflatten(0, (info.batch_size, -1)) for x in found), (0,) * len(found)
+        # Of no entries nothing says how large one is, save what was given.
+        sizes = [x.shape[0] // info.batch_size if info.batch_size else each for x in found]
+        made = (x.unflatten(0, (info.batch_size, size)) for x, size in zip(found, sizes, strict=True))
+        return tuple(made), (0,) * len(found)
 
     return run
 
@@ -850,7 +1100,7 @@ def _has_values(x: Tensor) -> bool:
 def _register() -> None:
     """All that PyTorch is told of the three operators."""
     defaults = (False, None, -1, -1, 0.0, None, None, None, None, None, False)
-    of_pages = (True, None, -1, -1, 0.0, None, False, False)
+    of_pages = (True, None, -1, -1, 0.0, None, False, False, 1.0, 1.0, None, None)
     for name, run, fake, autograd, fixed, filled in (
         ("attention", compute, _fake_forward, _with_gradients, 3, (*defaults, True)),
         ("attention_backward", compute_gradients, _fake_backward, _with_second, 7, defaults),

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from flashcore_numba import ArgumentError, dropout_mask
+from flashcore_numba import ArgumentError, UnsupportedError, dropout_mask
 from flashcore_numba.integrations import dropout as ADAPTER
 from flashcore_numba.integrations.dropout import attention_dropout, reserve
 from integrations.broken import broken, must_notice
@@ -167,6 +167,43 @@ def test_gradients_are_not_deterministic_and_say_so():
 def test_silence_about_it_is_noticed():
     edit = ("        _check_deterministic()\n", "")
     must_notice(deterministic, broken(ADAPTER, edit), pytest.fail.Exception)
+
+
+def take_nothing(adapter):
+    """Calls that are refused leave the generator as it was."""
+    q, k, v = inputs()
+    generator = torch.Generator().manual_seed(5)
+    before = generator.get_state()
+    for given, p, error in (
+        ((q, k, v), 2.0, ArgumentError),
+        ((q, k, v.float()), 0.1, ArgumentError),
+        (tuple(x[..., :32] for x in (q, k, v)), 0.1, UnsupportedError),
+    ):
+        with pytest.raises(error):
+            adapter.attention_dropout(*given, p=p, generator=generator)
+        assert torch.equal(generator.get_state(), before)
+
+
+def test_a_refused_call_takes_nothing_from_a_generator():
+    take_nothing(ADAPTER)
+
+
+def test_what_a_refused_call_takes_is_noticed():
+    must_notice(take_nothing, broken(ADAPTER, ("generator.set_state(before)", "pass")))
+
+
+@pytest.mark.parametrize("generator", ["x", 5, torch.zeros(2)], ids=str)
+def test_what_is_no_generator(generator):
+    with pytest.raises(ArgumentError, match=r"^generator is .*: it must be a torch\.Generator on q's device"):
+        attention_dropout(*inputs(), p=0.1, generator=generator)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_what_is_no_tensor(place):
+    given = [x.detach() for x in inputs()]
+    given[place] = given[place].numpy()
+    with pytest.raises(ArgumentError, match=f"^{'qkv'[place]} is of type ndarray: a torch.Tensor is needed"):
+        attention_dropout(*given, p=0.1)
 
 
 def test_what_is_refused():

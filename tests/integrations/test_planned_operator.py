@@ -691,7 +691,7 @@ OF_ADAPTER = {
         ("    _check_gradient(q, v, options)\n    return _joined", "    return _joined"),
         "refusals",
     ),
-    "types of a window": ((" and type(left) is type(right) is int", ""), "refusals"),
+    "types of a window": ((" type(left) is int and type(right) is int and -1", " -1"), "refusals"),
     "autocast": ((" and _as_autocast_has_it(q, k, v)", ""), "refusals"),
     "another type than autocast's": (("(device) is q.dtype is", "(device) is not q.dtype is"), "refusals"),
     "modes": (("and not torch._C._len_torch_dispatch_stack()", ""), "refusals"),

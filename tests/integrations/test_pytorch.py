@@ -3,6 +3,7 @@
 import itertools
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -10,10 +11,11 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from flashcore_numba import attention
+from flashcore_numba import attention, attention_paged
 from flashcore_numba.branches.backward.backward_mma_sync import STAGE as BACKWARD
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.integrations import pytorch as ADAPTER
+from flashcore_numba.integrations.hub import flash_attn_func, flash_attn_varlen_func
 from integrations.broken import broken, must_notice
 
 ROUNDING = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}  # of a value near 1, and some sums of such
@@ -149,6 +151,48 @@ def test_of_nothing_there_is_an_empty_output(rng, shape, kv_shape):
             assert not x.any()
     with pytest.raises(ArgumentError, match="heads"):
         ADAPTER.attention(q, k.expand(-1, 3, -1, -1), v.expand(-1, 3, -1, -1))
+
+
+ZERO, ONE = torch.zeros(1, dtype=torch.int32), torch.ones(1, dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    "shapes, lengths, message",
+    [
+        (((1, 2, 4, 64), (0, 2, 16, 64), (0, 2, 16, 64)), {}, "k has batch 0"),
+        (((1, 2, 4, 64), (0, 2, 1, 64), (1, 2, 1, 64)), {}, "k has batch 0"),
+        (((1, 2, 4, 64), (1, 2, 1, 64), (0, 2, 1, 64)), {}, "v has an empty batch"),
+        (((0, 2, 4, 64), (1, 2, 8, 64), (1, 2, 8, 64)), {}, "k has batch 1"),
+        (((1, 2, 4, 64), (1, 2, 0, 64), (1, 2, 1, 64)), {}, "v has length 1"),
+        (((1, 2, 4, 64), (1, 2, 1, 64), (1, 2, 0, 64)), {}, "v has length zero"),
+        (((1, 2, 4, 64), (1, 2, 0, 64), (1, 1, 0, 64)), {}, "v has 1 heads"),
+        (((1, 3, 4, 64), (1, 2, 0, 64), (1, 2, 0, 64)), {}, "k has 2 heads"),
+        (((1, 2, 4, 64), (1, 2, 0, 128), (1, 2, 0, 64)), {}, "k has head dimension 128"),
+        (((1, 2, 4, 64), (1, 2, 0, 64), (1, 2, 0, 64)), {"seqused_k": ONE}, "seqused_k is 1 for sequence 0"),
+        (((0, 2, 4, 64), (0, 2, 3, 64), (0, 2, 3, 64)), {"seqused_k": ONE}, r"seqused_k has shape \(1,\)"),
+        (((4, 2, 64), (0, 2, 64), (0, 2, 64)), {"keys": [0, 1]}, r"cu_seqlens_k is \[0, 1\]"),
+        (((0, 2, 64), (3, 2, 64), (3, 2, 64)), {"rows": [0, 1]}, r"cu_seqlens_q is \[0, 1\]"),
+        (((4, 2, 64), (0, 2, 64), (1, 2, 64)), {}, "v has length 1"),
+    ],
+)
+def test_of_nothing_too_arguments_must_fit_together(shapes, lengths, message):
+    arrays = [torch.ones(shape, dtype=torch.float16) for shape in shapes]
+    with pytest.raises(ArgumentError, match=f"^{message}"):
+        if len(shapes[0]) == 3:
+            ends = lengths.get("rows", [0, shapes[0][0]]), lengths.get("keys", [0, shapes[1][0]])
+            ADAPTER.attention_varlen(*arrays, *(torch.tensor(x, dtype=torch.int32) for x in ends))
+        else:
+            ADAPTER.attention(*arrays, **lengths)
+
+
+def test_lengths_over_no_key(rng):
+    """They may be given, and are 0."""
+    q, k = torch.ones(1, 2, 4, 64).half(), torch.ones(1, 2, 0, 64).half()
+    assert not ADAPTER.attention(q, k, k, seqused_k=ZERO).any()
+    none, row = torch.ones(0, 2, 64).half(), torch.ones(4, 2, 64).half()
+    bounds = torch.tensor([0, 4], dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
+    assert not ADAPTER.attention_varlen(row, none, none, *bounds).any()
+    assert not ADAPTER.attention_varlen(none, row, row, *bounds[::-1]).numel()
 
 
 @pytest.mark.long
@@ -440,6 +484,156 @@ def test_transforms_of_the_operator(rng):
         torch.func.grad(lambda x: operators.attention_backward(x, q, k, v, out, lse, None)[0].sum())(out)
 
 
+F = torch.func
+
+
+def by_autograd(run):
+    """The gradient of what `run` returns beside one or instead of one, as autograd has it."""
+
+    def gradient(x):
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad(run(x), x)[0]
+
+    return gradient
+
+
+def without_gradients(run):
+    return torch.no_grad()(run)
+
+
+# First derivatives through a transform inside: of total, a function of q.
+FIRST = {
+    "the value of grad_and_value": lambda total: F.grad(lambda x: F.grad_and_value(total)(x)[1]),
+    "the value, at three levels": lambda total: F.grad(
+        lambda x: F.grad_and_value(lambda y: F.grad_and_value(total)(y)[1])(x)[1]
+    ),
+    "the value of vjp": lambda total: F.grad(lambda x: F.vjp(total, x)[0]),
+    "the value of vjp, by jacrev": lambda total: F.jacrev(lambda x: F.vjp(total, x)[0]),
+    "the value, by autograd": lambda total: by_autograd(lambda x: F.grad_and_value(total)(x)[1]),
+    "the value of vjp, by autograd": lambda total: by_autograd(lambda x: F.vjp(total, x)[0]),
+    "aux, by autograd": lambda total: by_autograd(
+        lambda x: F.grad(lambda y: (total(y), total(y)), has_aux=True)(x)[1]
+    ),
+    "the value, under vmap": lambda total: (
+        lambda x: F.vmap(F.grad(lambda y: F.grad_and_value(total)(y)[1]))(torch.stack([x, 2 * x]))
+    ),
+    "the value, where gradients are off outside": lambda total: without_gradients(
+        F.grad(lambda x: F.grad_and_value(total)(x)[1])
+    ),
+    "a step taken before": lambda total: lambda x: F.grad(total)(x - 0.1 * F.grad(total)(x).to(x.dtype)),
+}
+SECOND = {
+    "grad of grad": lambda total: F.grad(lambda x: F.grad(total)(x).double().square().sum()),
+    "grad of a linear function of grad": lambda total: F.grad(lambda x: F.grad(total)(x).double().sum()),
+    "grad of vjp": lambda total: F.grad(
+        lambda x: F.vjp(total, x)[1](torch.ones(()).double())[0].double().sum()
+    ),
+    "jacrev of grad": lambda total: F.jacrev(lambda x: F.grad(total)(x)[0, 0, 0, :2]),
+    "jacrev of jacrev": lambda total: F.jacrev(lambda x: F.jacrev(total)(x)[0, 0, 0, :2]),
+    "vmap of grad of grad": lambda total: (
+        lambda x: F.vmap(F.grad(lambda y: F.grad(total)(y).double().square().sum()))(x[None])
+    ),
+    "autograd of grad": lambda total: by_autograd(lambda x: F.grad(total)(x).double().square().sum()),
+    "autograd of vjp": lambda total: by_autograd(
+        lambda x: F.vjp(total, x)[1](torch.ones(()).double())[0].double().sum()
+    ),
+    "a step that is differentiated": lambda total: F.grad(
+        lambda x: total(x - 0.1 * F.grad(total)(x).to(x.dtype))
+    ),
+}
+FORWARD = {
+    "jvp of the value": lambda total: lambda x: F.jvp(lambda y: F.grad_and_value(total)(y)[1], (x,), (x,)),
+    "jvp of the value of vjp": lambda total: lambda x: F.jvp(lambda y: F.vjp(total, y)[0], (x,), (x,)),
+    "jvp of grad": lambda total: lambda x: F.jvp(F.grad(total), (x,), (x,)),
+    "grad of jvp": lambda total: F.grad(lambda x: F.jvp(total, (x,), (x,))[1]),
+    "jvp of vmap": lambda total: lambda x: F.jvp(F.vmap(total), (x[None],), (x[None],)),
+    "jacfwd of grad": lambda total: F.jacfwd(F.grad(total)),
+    "hessian": lambda total: F.hessian(total),
+    "a dual tensor in grad": lambda total: lambda x: in_dual_level(F.grad(total), x),
+}
+
+
+def in_dual_level(run, x):
+    with forward_ad.dual_level():
+        return run(forward_ad.make_dual(x, x))
+
+
+def check_nested(adapter, rng, kinds):
+    """Transforms inside one another: a derivative is right or refused, and never left out."""
+    q, k, v = drawn(rng, (1, 1, 4, 64), (1, 1, 7, 64), (1, 1, 7, 64))
+
+    def mine(x):
+        return adapter.attention(x, k, v).double().square().sum()
+
+    def true(x):
+        return right(x, k, v)[0].square().sum()
+
+    for make in (FIRST[name] for name in kinds if name in FIRST):
+        found, expected = make(mine)(q), make(true)(q)
+        assert expected.any()
+        close(found, expected, 8e-3)
+    for refused, message in ((SECOND, "no second derivative"), (FORWARD, "no derivative in forward mode")):
+        for make in (refused[name] for name in kinds if name in refused):
+            with pytest.raises(RuntimeError, match=message):
+                make(mine)(q)
+
+
+@pytest.mark.parametrize("name", [*FIRST, *SECOND, *FORWARD])
+def test_nested_transforms(rng, name):
+    check_nested(ADAPTER, rng, [name])
+
+
+def check_two_arguments(adapter, rng):
+    """The outer transform by one, the inner one by another."""
+    q, k, v = drawn(rng, (1, 1, 4, 64), (1, 1, 7, 64), (1, 1, 7, 64))
+    (sinks,) = drawn(rng, (1,), dtype=torch.float32)
+    for inner in (
+        lambda x: F.grad(lambda y: adapter.attention(x, k, y).double().square().sum())(v),
+        lambda x: F.grad(lambda y: adapter.attention(x, k, v, sinks=y).double().square().sum())(sinks),
+    ):
+        with pytest.raises(RuntimeError, match="no second derivative"):
+            F.grad(lambda x, inner=inner: inner(x).double().square().sum())(q)
+
+
+def test_transforms_by_two_arguments(rng):
+    check_two_arguments(ADAPTER, rng)
+
+
+ON = "        torch.enable_grad(),\n"
+ON_FORWARD = "        forward_ad._set_fwd_grad_enabled(True),\n"
+LEFT_OUT = {
+    "gradients off": ((ON, ""), FIRST, AssertionError),
+    "forward mode off": ((ON_FORWARD, ""), FORWARD, pytest.fail.Exception),
+    "the operator as it is": (
+        ("_below(_operators.attention, q", "_operators.attention(q"),
+        FIRST,
+        AssertionError,
+    ),
+    "gradients as they are": (("_below(_gradients, *", "_gradients(*"), SECOND, pytest.fail.Exception),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_derivative_that_a_transform_loses_is_noticed(rng, name):
+    edit, kinds, error = LEFT_OUT[name]
+    must_notice(lambda adapter: check_nested(adapter, rng, kinds), fresh(edit), error)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_nested_transforms(rng, backend):
+    q, k, v = drawn(rng, (1, 1, 4, 64), (1, 1, 7, 64), (1, 1, 7, 64))
+
+    def value(attend):
+        return F.grad(lambda x: F.grad_and_value(lambda y: loss(attend)(y, k, v))(x)[1])
+
+    torch._dynamo.reset()
+    compiled = torch.compile(value(ADAPTER.attention), backend=backend, fullgraph=True)
+    close(compiled(q), value(lambda *given: right(*given)[0])(q), 8e-3)
+    twice = F.grad(lambda x: F.grad(lambda y: loss(ADAPTER.attention)(y, k, v))(x).double().sum())
+    with pytest.raises(Exception, match="no second derivative"):
+        torch.compile(twice, backend=backend, fullgraph=True)(q)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_compiled_transform(rng, backend):
@@ -592,7 +786,7 @@ def test_a_gradient_of_slopes_is_refused(rng):
 @pytest.mark.parametrize(
     "edit",
     [
-        ("        _check_gradient(q, v, options)\n        return _op", "        return _op"),
+        ("        _check_gradient(q, v, options)\n        return _below", "        return _below"),
         ("wanted = _wanted(q, k, v, sinks, options[SLOPES])", "wanted = _wanted(q, k, v, sinks, None)"),
     ],
     ids=["in a transform", "alone"],
@@ -682,6 +876,42 @@ def test_a_second_derivative_is_refused_and_never_left_out(rng):
         (gradient.square().sum() + x.square().sum()).backward()
     (gradient,) = torch.autograd.grad(loss(ADAPTER.attention)(x, k, v), x)
     assert not gradient.requires_grad
+
+
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_a_second_derivative_of_sinks_is_refused(rng, return_lse):
+    """By all that the sinks' gradient is made of, whether or not the LSE has a history."""
+    arrays = drawn(rng, (1, 2, 8, 64), (1, 1, 9, 64), (1, 1, 9, 64), grad=True)
+    (sinks,) = drawn(rng, (2,), dtype=torch.float32, grad=True)
+
+    def gradient(attend):
+        found = attend(*arrays, sinks=sinks)
+        out = found if isinstance(found, torch.Tensor) else found[0]
+        return torch.autograd.grad(loss(lambda *_: out)(*arrays), sinks, create_graph=True)[0]
+
+    mine = gradient(lambda *given, **options: ADAPTER.attention(*given, **options, return_lse=return_lse))
+    close(mine, gradient(right), 8e-3)
+    for made in (mine, gradient(torch.ops.flashcore.attention)):
+        for x in (*arrays, sinks):
+            with pytest.raises(RuntimeError, match="no second derivative"):
+                torch.autograd.grad(made.square().sum(), x, retain_graph=True)
+
+
+def test_a_sink_of_minus_infinity_over_no_key_has_no_gradient(rng):
+    """The row's LSE is -inf then, and what a sink takes of it is 0."""
+    arrays = drawn(rng, (2, 2, 8, 64), (2, 1, 9, 64), (2, 1, 9, 64))
+    sinks = torch.tensor([-torch.inf, 0.5], requires_grad=True)
+    used = torch.tensor([0, 9], dtype=torch.int32)
+    out, lse = ADAPTER.attention(*arrays, sinks=sinks, seqused_k=used, return_lse=True)
+    assert (lse[0, 0] == -torch.inf).all()
+    dout, dlse = torch.ones_like(out), torch.ones_like(lse)
+    (found,) = torch.autograd.grad((out, lse), sinks, (dout, dlse))
+    seen = right(*(x[1:] for x in arrays), sinks=sinks)
+    (expected,) = torch.autograd.grad(seen, sinks, (dout[1:].double(), dlse[1:].double()))
+    close(found, expected + torch.tensor([0, 8]), 8e-3)  # of rows without keys the sink is the LSE
+    bounds = torch.tensor([[0, 3, 8], [0, 0, 9]], dtype=torch.int32)
+    packed = ADAPTER.attention_varlen(*(x[0].transpose(0, 1) for x in arrays), *bounds, sinks=sinks)
+    assert torch.autograd.grad(packed.sum(), sinks)[0].isfinite().all()
 
 
 @pytest.mark.long
@@ -796,6 +1026,256 @@ def test_bad_arguments(rng, make, error, message):
         make(q)
 
 
+class Attending(torch.nn.Module):
+    def forward(self, q, k, v):
+        return ADAPTER.attention(q, k, v)
+
+
+def of_hub(q, k, v):
+    return flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)))
+
+
+def packed_of(function):
+    def run(q, k, v):
+        bounds = (torch.tensor([0, x.shape[2]], dtype=torch.int32) for x in (q, k))
+        return function(*(x[0].transpose(0, 1) for x in (q, k, v)), *bounds)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "attend",
+    [
+        ADAPTER.attention,
+        lambda q, k, v: ADAPTER.attention(q.clone().requires_grad_(), k, v),
+        lambda q, k, v: ADAPTER.attention(torch.nn.Parameter(q), k, v),
+        lambda q, k, v: ADAPTER.attention(q, k[:, :, :0], v[:, :, :0]),
+        lambda *given: ADAPTER.attention(*(x.to("meta") for x in given)),
+        lambda *given: torch.export.export(Attending(), given),
+        packed_of(ADAPTER.attention_varlen),
+        of_hub,
+        packed_of(flash_attn_varlen_func),
+    ],
+    ids=["alone", "gradient", "parameter", "empty", "meta", "export", "packed", "hub", "packed_hub"],
+)
+@pytest.mark.parametrize("dims", [(72, 40), (64, 32), (40, 72)], ids=str)
+def test_zeros_that_pad_hide_no_wrong_head_dimension(rng, attend, dims):
+    arrays = drawn(rng, *((1, 1, rows, dim) for rows, dim in zip((4, 9, 9), (*dims, dims[0]), strict=True)))
+    message = f"^k has head dimension {dims[1]}: q has {dims[0]}, and they must be equal$"
+    with pytest.raises(ArgumentError, match=message):
+        attend(*arrays)
+
+
+@pytest.mark.parametrize(
+    "shapes, message",
+    [
+        (((4, 64),) * 3, r"q has shape \(4, 64\): four dimensions are needed"),
+        (((1, 2, 4, 64), (2, 2, 4, 64), (1, 2, 4, 64)), "k has batch 2: q has batch 1"),
+        (((1, 2, 4, 64), (1, 2, 4, 64), (1, 1, 4, 64)), "v has 1 heads: k has 2"),
+        (((1, 2, 4, 64), (1, 2, 4, 64), (1, 2, 5, 64)), "v has length 5: k has 4"),
+        (((1, 3, 4, 64), (1, 2, 4, 64), (1, 2, 4, 64)), "k has 2 heads: q has 3"),
+        (((1, 2, 4, 64), (1, 0, 4, 64), (1, 0, 4, 64)), "k has 0 heads|k has no heads"),
+    ],
+)
+def test_tensors_without_values_are_refused_as_those_with_values(rng, shapes, message):
+    arrays = drawn(rng, *shapes)
+    for device in ("cpu", "meta"):
+        with pytest.raises(ArgumentError, match=message):
+            ADAPTER.attention(*(x.to(device) for x in arrays))
+    q = torch.empty(1, 2, 4, 64, dtype=torch.float16, device="meta")
+    with pytest.raises(ArgumentError, match="v has dtype bfloat16: q has float16"):
+        ADAPTER.attention(q, q, q.bfloat16())
+    with pytest.raises(ArgumentError, match=r"q has dtype float32: accepted.*q\.half\(\)"):
+        ADAPTER.attention(q.float(), q, q)
+    with pytest.raises(ArgumentError, match="k is on cpu but q is on meta"):
+        ADAPTER.attention(q, torch.zeros_like(q, device="cpu"), q)
+
+
+PAGES = torch.tensor([[0, 1]], dtype=torch.int32), torch.tensor([6], dtype=torch.int32)
+
+
+def of_pages(q, k, v, **options):
+    pools = (x[0, :, :8].unflatten(1, (2, 4)).movedim(0, 2) for x in (k, v))
+    return ADAPTER.attention_paged(q, *pools, *PAGES, **options)
+
+
+WAYS = {
+    "alone": ADAPTER.attention,
+    "packed": lambda *given, **options: packed_of(lambda *args: ADAPTER.attention_varlen(*args, **options))(
+        *given
+    ),
+    "gradient": lambda q, k, v, **options: ADAPTER.attention(q.clone().requires_grad_(), k, v, **options),
+    "parameter": lambda q, k, v, **options: ADAPTER.attention(torch.nn.Parameter(q), k, v, **options),
+    "transform": lambda q, k, v, **options: F.vmap(lambda x: ADAPTER.attention(x, k, v, **options))(q[None]),
+    "meta": lambda *given, **options: ADAPTER.attention(*(x.to("meta") for x in given), **options),
+    "pages": of_pages,
+    "gate": lambda q, k, v, **options: ADAPTER.attention(q, k, v, gate=q, **options),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"causal": 1}, "^causal is 1: it must be True or False$"),
+        ({"scale": True}, "^scale is True: it must be a"),
+        ({"scale": "x"}, "^scale is 'x': it must be a"),
+        ({"scale": 10**400}, "^scale is an integer of 401 digits"),
+        ({"scale": float("nan")}, "^scale is nan: it must be"),
+        ({"window": (True, 0)}, r"^window is \(True, 0\): it must be \(left, right\), each a number of keys"),
+        ({"window": (3.0, 0)}, r"^window is \(3\.0, 0\): it must be"),
+        ({"window": (1 << 70, 0)}, r"^window is \(1180591620717411303424, 0\): it must be"),
+        ({"window": (0, -2)}, r"^window is \(0, -2\): it must be"),
+        ({"window": "ab"}, "^window is 'ab': it must be"),
+        ({"softcap": None}, "^softcap is None: it must be 0, or"),
+        ({"softcap": True}, "^softcap is True: it must be 0, or"),
+        ({"softcap": -1.0}, r"^softcap is -1\.0: it must be 0, or"),
+        ({"return_lse": 1}, "^return_lse is 1: it must be True or False$"),
+        ({"deterministic": 1}, "^deterministic is 1: it must be True or False$"),
+        ({"batch_invariant": 1}, "^batch_invariant is 1: it must be True or False$"),
+    ],
+    ids=str,
+)
+def test_what_the_dispatcher_would_take_or_refuse_obscurely(rng, way, options, message):
+    """The same words for an argument, whoever looks at it first."""
+    if options.keys() & ({"deterministic"} if way == "pages" else {"batch_invariant"}):
+        return
+    with pytest.raises(ArgumentError, match=message):
+        WAYS[way](*drawn(rng, (1, 2, 8, 64), (1, 2, 9, 64), (1, 2, 9, 64)), **options)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_numbers_of_other_classes(rng, way):
+    """NumPy's, and whole ones. With a plan too, and where the operator of the backward pass is called."""
+    arrays = drawn(rng, (1, 2, 8, 64), (1, 2, 9, 64), (1, 2, 9, 64))
+    given = {"causal": np.bool_(True), "scale": np.float32(0.25), "window": [np.int64(3), 0], "softcap": 2}
+    plain = {"causal": True, "scale": 0.25, "window": (3, 0), "softcap": 2.0}
+    for _ in range(2):
+        found, expected = WAYS[way](*arrays, **given), WAYS[way](*arrays, **plain)
+        assert found.is_meta or torch.equal(found, expected)
+    if way == "gradient":
+        x = arrays[0].requires_grad_()
+        out = ADAPTER.attention(*arrays, **given)
+        torch.autograd.grad(out.sum(), x, create_graph=True)
+
+
+def test_numbers_of_a_compiled_function(rng):
+    """Those of Python stay in the graph, also where they change; for those of NumPy it is left."""
+    arrays = drawn(rng, (1, 2, 8, 64), (1, 2, 9, 64), (1, 2, 9, 64))
+
+    def run(scale, left, softcap):
+        return ADAPTER.attention(*arrays, scale=scale, window=(left, 0), softcap=softcap)
+
+    torch._dynamo.reset()
+    whole = torch.compile(run, backend="aot_eager", fullgraph=True)
+    for given in ((0.25, 3, 2.0), (0.5, 4, 3.0), (1, 5, 4)):
+        assert torch.equal(whole(*given), run(*given))
+    given = np.float32(0.25), np.int64(3), np.float64(2.0)
+    assert torch.equal(torch.compile(run, backend="aot_eager")(*given), run(*given))
+    with pytest.raises(ArgumentError, match=r"^scale is True"):
+        torch.compile(run, backend="aot_eager")(True, 3, 2.0)
+    with pytest.raises(Exception, match="must be of Python's classes"):
+        whole(np.float32(0.25), 3, 2.0)
+
+
+def stored(rng, dtype=torch.float8_e4m3fn):
+    q, *pools = drawn(rng, (1, 4, 1, 64), (3, 4, 2, 64), (3, 4, 2, 64))
+    return q, *(x.to(torch.float8_e4m3fn).view(dtype) for x in pools), *PAGES
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint8], ids=str)
+def test_scales_of_pages(rng, dtype):
+    """As numbers and of each head, alone and in a graph: the bits of the function for arrays."""
+    given = stored(rng, dtype)
+    many = torch.tensor([0.5, 2.0])
+    torch._dynamo.reset()
+    compiled = torch.compile(ADAPTER.attention_paged, backend="aot_eager", fullgraph=True)
+    for scales in ({}, {"k_scale": 0.5}, {"v_scale": 3}, {"k_scale": many, "v_scale": np.float32(0.25)}):
+        out, lse = ADAPTER.attention_paged(*given, **scales, return_lse=True)
+        for found, expected in zip(
+            (out, lse), attention_paged(*given, **scales, return_lse=True), strict=True
+        ):
+            assert torch.equal(found, expected)
+    scales = {"k_scale": many, "v_scale": 0.25}
+    assert torch.equal(compiled(*given, **scales), attention_paged(*given, **scales))
+    if dtype is torch.uint8:  # `opcheck` compares its inputs, which PyTorch cannot do with float8_e4m3fn
+        torch.library.opcheck(
+            torch.ops.flashcore.attention_paged.default,
+            given,
+            {"k_scales": many, "v_scale": 0.25},
+            test_utils=("test_schema", "test_faketensor"),
+        )
+
+
+@pytest.mark.parametrize(
+    "scales, message",
+    [
+        ({"k_scale": 0}, "^k_scale is 0: it must be a number above 0"),
+        ({"v_scale": True}, "^v_scale is True: it must be a number above 0"),
+        ({"v_scale": -1.0}, r"^v_scale is -1\.0: it must be a number above 0"),
+        ({"k_scale": "x"}, "^k_scale is of type str: a number or a torch.Tensor is needed"),
+        ({"k_scale": None}, "^k_scale is of type NoneType: a number"),
+        ({"k_scale": np.ones(2, np.float32)}, "^k_scale is of type ndarray: a number"),
+        ({"k_scale": torch.ones(3)}, r"^k_scale has shape \(3,\): it must be \(2,\)"),
+        ({"v_scale": torch.ones(2).half()}, "^v_scale has dtype float16: only float32"),
+    ],
+    ids=str,
+)
+def test_bad_scales_of_pages(rng, scales, message):
+    with pytest.raises(ArgumentError, match=message):
+        ADAPTER.attention_paged(*stored(rng), **scales)
+
+
+def test_scales_belong_to_pages_of_e4m3_and_have_no_gradients(rng):
+    q, k, v = drawn(rng, (1, 2, 8, 64), (1, 2, 9, 64), (1, 2, 9, 64))
+    with pytest.raises(ArgumentError, match="k_scale is given for pools of float16"):
+        of_pages(q, k, v, k_scale=2.0)
+    with pytest.raises(RuntimeError, match="has no gradients"):
+        ADAPTER.attention_paged(*stored(rng), k_scale=torch.ones(2, requires_grad=True))
+
+
+@pytest.mark.parametrize(
+    "place, change, message",
+    [
+        (0, lambda x: x.float(), "^q has dtype float32: accepted are"),
+        (0, lambda x: x[..., :32], "^k_pool has head dimension 64: q has 32, and they must be equal"),
+        (0, lambda x: x[:, :3], "^k_pool has 2 heads: q has 3, which must be a multiple of that"),
+        (1, lambda x: x[0], r"^k_pool has shape \(4, 2, 64\): four dimensions are needed"),
+        (1, lambda x: x.to(torch.float8_e5m2), "^k_pool has dtype float8_e5m2"),
+        (2, lambda x: x[:2], r"^v_pool has shape \(2, 4, 2, 64\): k_pool has \(3, 4, 2, 64\)"),
+        (3, lambda x: x.long(), "^block_table has dtype int64: only int32 is accepted"),
+        (4, lambda x: x.repeat(2), r"^lengths has shape \(2,\): .* is needed, and q has batch 1"),
+    ],
+)
+def test_pages_without_values_are_refused_as_those_with_values(rng, place, change, message):
+    given = drawn(rng, (1, 4, 1, 64), (3, 4, 2, 64), (3, 4, 2, 64)) + list(PAGES)
+    given[place] = change(given[place])
+    for device in ("cpu", "meta"):
+        with pytest.raises(ArgumentError, match=message):
+            ADAPTER.attention_paged(*(x.to(device) for x in given))
+    q, k_pool, v_pool = drawn(rng, (1, 4, 1, 64), (3, 4, 2, 64), (3, 4, 2, 64))
+    with pytest.raises(ArgumentError, match=r"^v_pool is on cpu but q is on meta"):
+        ADAPTER.attention_paged(q.to("meta"), k_pool.to("meta"), v_pool, *PAGES)
+
+
+def test_vmap_over_no_entry(rng):
+    q, k, v = drawn(rng, (0, 3, 2, 8, 64), (3, 2, 9, 64), (3, 2, 9, 64))
+    out, lse = F.vmap(lambda x: ADAPTER.attention(x, k, v, return_lse=True))(q)
+    assert out.shape == q.shape and lse.shape == q.shape[:-1]
+    assert F.vmap(F.grad(lambda x: loss(ADAPTER.attention)(x, k, v)))(q).shape == q.shape
+
+
+def test_what_is_no_tensor_beside_a_norm_or_a_gate(rng):
+    q, k, v = drawn(rng, (1, 2, 8, 64), (1, 2, 9, 64), (1, 2, 9, 64))
+    norm = (torch.ones(64), 1e-6)
+    with pytest.raises(ArgumentError, match=r"^q is of type ndarray: a torch\.Tensor is needed"):
+        ADAPTER.attention(q.numpy(), k.numpy(), v.numpy(), head_norm=norm)
+    with pytest.raises(ArgumentError, match=r"^gate is of type ndarray: a torch\.Tensor is needed"):
+        ADAPTER.attention(q, k, v, gate=q.numpy())
+    with pytest.raises(ArgumentError, match=r"^sinks is of type list: a torch\.Tensor is needed"):
+        ADAPTER.attention(q, k, v, head_norm=norm, sinks=[0.0, 0.0])
+
+
 def test_a_plain_call_does_not_pass_through_the_dispatcher(rng, monkeypatch):
     def fail(*given):
         raise AssertionError("it did")
@@ -810,5 +1290,5 @@ def test_a_plain_call_does_not_pass_through_the_dispatcher(rng, monkeypatch):
 
 def test_a_view_that_negates_its_memory_is_refused():
     rows = torch._neg_view(torch.ones(1, 2, 4, 64, dtype=torch.float16))
-    with pytest.raises(ArgumentError, match=r"^q is no plain memory of numbers: .*negative bit"):
+    with pytest.raises(ArgumentError, match=r"^q is no plain memory of numbers.*negat"):
         attention(rows, rows, rows)
