@@ -367,7 +367,45 @@ def test_nan_and_infinity_go_where_arithmetic_takes_them(rng, stage, name, value
 def test_finite_inputs_that_overflow_to_nan_are_reported(rng):
     q, k, v = inputs(rng)
     with pytest.raises(SimulationError, match=r"not a number: stage05_online_softmax\.py:\d+"):
-        attention(q * np.float16(4), k, v, scale=3e38, stage="online_softmax")
+        attention(q * np.float16(4), k, v, scale=2e38, stage="online_softmax")
+
+
+@pytest.mark.parametrize("stage", IN_BFLOAT16, ids=lambda stage: stage.label)
+def test_the_greatest_scales(rng, stage):
+    """Kernels take a scale times log2(e) as a float32: it must be one."""
+    q, k, v = (BFLOAT16.round(factor * rng.standard_normal((1, 1, 20, 64))) for factor in (1e-19, 1e-19, 1))
+    for scale in (2.3e38, -2.3586e38):
+        right, right_lse = oracle.attention(q, k, v, scale=scale)
+        out, lse = attention(q, k, v, scale=scale, stage=stage, return_lse=True)
+        assert np.abs(out.astype(np.float64) - right).max() < 0.03
+        assert np.abs(lse - right_lse).max() < 1e-3
+    out = np.full_like(q, 3)
+    for scale in (3e38, -2.3587e38):
+        with pytest.raises(ArgumentError, match=r"^scale is .*from -2\.3586e\+38 to 2\.3586e\+38"):
+            attention(q, k, v, scale=scale, stage=stage, out=out)
+    assert (out == 3).all()
+
+
+def test_a_scale_that_is_too_large_for_any_call():
+    q = np.zeros((1, 1, 8, 64), BFLOAT16.dtype)
+    rows, lse, how = q[0].swapaxes(0, 1), np.zeros((1, 1, 8), np.float32), {"p": 0.1, "seed": 0}
+    ends, lengths = np.array([0, 8], np.int32), np.array([8], np.int32)
+    calls = {
+        "attention_backward": (q, q, q, q, q, lse),
+        "attention_dropout": (q, q, q),
+        "attention_dropout_backward": (q, q, q, q, q, lse),
+        "attention_fp8": (q, q, q),
+        "attention_norm": (q, q, q, None, np.ones(64, BFLOAT16.dtype)),
+        "attention_paged": (q, *np.zeros((2, 1, 16, 1, 64), q.dtype), np.zeros((1, 1), np.int32), lengths),
+        "attention_varlen": (rows, rows, rows, ends, ends),
+        "attention_varlen_backward": (rows, rows, rows, rows, rows, lse[0], ends, ends),
+    }
+    for name, arguments in calls.items():
+        call = getattr(flashcore_numba, name)
+        options = how if "dropout" in name else {}
+        call(*arguments, scale=2.3e38, **options)
+        with pytest.raises(ArgumentError, match=r"^scale is 3e\+38: it must be from"):
+            call(*arguments, scale=3e38, **options)
 
 
 def test_inputs_are_left_alone(rng):

@@ -120,6 +120,7 @@ BAD = {
     "NaN": ({"softcap": math.nan}, ["softcap is nan"]),
     "infinite": ({"softcap": math.inf}, ["softcap is inf"]),
     "nothing in float32": ({"softcap": 1e-46}, ["softcap is 1e-46", "float32 above 0"]),
+    "infinite in base 2": ({"softcap": 3e38}, ["softcap is 3e+38", "to 2.3586e+38"]),
     "beside a large scale": ({"softcap": 0.1, "scale": 1e38}, ["softcap is 0.1: with scale 1e+38"]),
     "softcap as text": ({"softcap": "5"}, ["softcap is '5'"]),
     "sinks of a list": ({"sinks": [1.0] * 4}, ["sinks is of type list"]),
@@ -160,6 +161,14 @@ BAD_PACKED = {
     "ends beyond": ({"cu_seqlens_k": np.array([0, 5, 9], np.int32)}, ["8 at the most", "rows of k"]),
     "used beyond": ({"seqused_k": np.array([5, 4], np.int32)}, ["seqused_k is 4 for sequence 1", "0 to 3"]),
 }
+
+
+@pytest.mark.parametrize("stage", [12, 15])
+def test_the_greatest_softcap_changes_nothing(rng, stage):
+    """The kernels take it in units of log2, as they take the scale."""
+    q, k, v = (draw(rng, 1, 1, 20, 64) for _ in range(3))
+    capped = attention(q, k, v, softcap=2.3586e38, stage=stage)
+    assert np.abs(capped - attention(q, k, v, stage=stage)).max() < 4e-3
 
 
 @pytest.mark.parametrize("changes, words", BAD.values(), ids=BAD)

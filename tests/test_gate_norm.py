@@ -64,6 +64,27 @@ def test_rows_that_see_no_key_are_zeros(rng, stage):
     assert not out[:, :, :50].any() and out[:, :, 50:].all(axis=3).all()
 
 
+@STAGE
+def test_what_the_weight_takes_beyond_the_type_is_infinite(rng, stage):
+    """Not its largest number, by which nobody would see it. A gate alone makes a mean of V no larger."""
+    q, k, v = (draw(rng, 1, 2, rows, 64) for rows in (40, 50, 50))
+    v[..., 7] += 40
+    weight = rng.uniform(19000, 21000, 64).astype(np.float32)
+    out, lse = attention(q, k, v, head_norm=(weight, 1e-5), stage=stage, return_lse=True)
+    assert np.isposinf(out[..., 7]).all() and np.isfinite(np.delete(out, 7, axis=3)).all()
+    features = Features(norm_weight=weight, norm_eps=1e-5)
+    assert_right(out, lse, q, k, v, features=features)
+    ref = bounds.reference(q, k, v, features=features)
+    for wrong in (np.clip(out, -65504, 65504), -out, np.where(np.isinf(out), out, np.inf)):
+        assert not bounds.judge(wrong, ref).passed
+
+    great = np.full_like(v, 65504)
+    q[:], k[:] = 0, 0
+    q[..., 0], k[..., 1:, 0], scale = 1, -1, -np.log(0.5 + 0.55 * 2**-11)  # rounding P adds to all but one
+    closed = attention(q, k, great, gate=np.full_like(q, 20), scale=scale, stage=stage)
+    assert (closed >= 65000).all() and np.isfinite(closed).all()
+
+
 @pytest.mark.long
 @STAGE
 def test_packed_sequences(rng, stage):

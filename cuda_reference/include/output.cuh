@@ -2,8 +2,9 @@
 //
 // P is rounded and l is summed from what it was before, so O / l may pass the greatest V of its column by a
 // rounding of the element type: its largest number would become infinite. What V itself makes infinite stays
-// so.
+// so. Dropout and a norm multiply O / l: what is too large then is no rounding, and must be seen as infinite.
 #pragma once
+#include "features.cuh"
 #include "ptx.cuh"
 
 __device__ __forceinline__ float no_overflow(float o) {
@@ -15,8 +16,10 @@ template <bool CLAMP> __device__ __forceinline__ uint32_t output_pair(float low,
 }
 
 // `products` sums products of two pairs each: for a quarter of an instruction per value, it tells whether an
-// infinity may be among them. Great numbers may look like one, and are then clamped for nothing.
+// infinity may be among them that a rounding has made. Great numbers may look like one, and are then clamped
+// for nothing.
 __device__ __forceinline__ bool may_overflow(uint32_t products) {
+    if (DROPOUT || HEAD_NORM) return false;  // a gate is at most 1
     constexpr uint32_t LOW = Element::exponent(), HIGH = LOW << 16;
     return (products & LOW) == LOW || (products & HIGH) == HIGH;
 }

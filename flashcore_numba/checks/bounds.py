@@ -36,6 +36,9 @@ never by more than sqrt(D_v) + |y|, since no column of a normed row is larger. T
 product loses 4 u. A sigmoid s of g is right to u (2 |g| + 8) s + 2^-126: its argument changes base, and what
 is below the least float counts as 0. Then the result is rounded.
 
+Attention is a mean of V, so an infinity made of finite V is wrong. What a norm multiplies may be beyond the
+type: an infinity stands for any number that rounds to it then, and is judged as the nearest to the right one.
+
 The plan's absolute gates apply as well: 1e-3 on its five shapes; on extreme inputs a mean error of 0.02 and
 at most 1 % of the elements off by more than 0.1. The factor 2 leaves a correct float32 kernel a margin of at
 least 2.
@@ -43,7 +46,7 @@ least 2.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -77,13 +80,15 @@ EXTREME = Gate(mean=0.02, outlier=0.1, outlier_share=0.01)
 class Reference:
     """The right answer of one input and how far from it an answer may be.
 
-    out, allowed: float64 [B, H, S_q, D]. lse, lse_allowed: float64 [B, H, S_q].
+    out, allowed: float64 [B, H, S_q, D]. lse, lse_allowed: float64 [B, H, S_q]. least_infinite: from which
+    number on the output may be infinite; math.inf where it may not.
     """
 
     out: np.ndarray
     allowed: np.ndarray
     lse: np.ndarray
     lse_allowed: np.ndarray
+    least_infinite: float = field(default=math.inf, kw_only=True)
 
 
 def reference(
@@ -132,7 +137,9 @@ def reference(
 def _after(before: Reference, element: Element, features: Features) -> Reference:
     """Norm and gate of an answer that is not rounded."""
     x, lost = before.out, before.allowed
+    last, least_infinite = FLOAT32 if features.float32_out else element, math.inf
     if features.norm_weight is not None:
+        least_infinite = rounds_to_infinity(last)
         columns = x.shape[3]
         root = np.sqrt((x**2).mean(axis=3, keepdims=True) + features.norm_eps)
         moved = np.sqrt((lost**2).mean(axis=3, keepdims=True)) + (columns + 8) * U * root
@@ -147,9 +154,13 @@ def _after(before: Reference, element: Element, features: Features) -> Reference
         off = 2 * (U * (2 * np.abs(features.gate.astype(np.float64)) + 8) * share + 2.0**-126)
         lost = lost * (share + off) + np.abs(x) * off
         x = x * share
-    last = FLOAT32 if features.float32_out else element
     allowed = lost + 2 * (last.unit_roundoff * np.abs(x) + last.least / 2)
-    return replace(before, out=x, allowed=allowed)
+    return replace(before, out=x, allowed=allowed, least_infinite=least_infinite)
+
+
+def rounds_to_infinity(element: Element) -> float:
+    """The least number that the type rounds to its infinity: as far from its largest as the next would be."""
+    return element.largest * (1 - element.unit_roundoff / 2) / (1 - element.unit_roundoff)
 
 
 def weight_error(q: np.ndarray, k: np.ndarray, causal: bool, scale: float, features: Features) -> np.ndarray:
@@ -171,8 +182,10 @@ def weight_error(q: np.ndarray, k: np.ndarray, causal: bool, scale: float, featu
 
 
 def judge(out: np.ndarray, ref: Reference, gate: Gate = NO_GATE) -> Verdict:
-    """Compare `out` [B, H, S_q, D] with the reference. A NaN or an infinity never passes."""
-    out = np.asarray(out, np.float64)
+    """Compare `out` [B, H, S_q, D] with the reference. A NaN never passes, an infinity only where the right
+    answer is one, or beyond the type.
+    """
+    out = _infinities_meant(np.asarray(out, np.float64), ref)
     verdict = compare(out, ref.out, ref.allowed)
     if not verdict.passed:
         return verdict
@@ -190,6 +203,13 @@ def judge(out: np.ndarray, ref: Reference, gate: Gate = NO_GATE) -> Verdict:
         if value > 0 and limit / value < verdict.margin:
             verdict = Verdict(True, value, limit, limit / value, _index(worst))
     return verdict
+
+
+def _infinities_meant(out: np.ndarray, ref: Reference) -> np.ndarray:
+    """`out`, with the nearest number to the right one that an infinity may stand for in its place."""
+    least = ref.least_infinite
+    meant = np.where(out > 0, np.maximum(ref.out, least), np.minimum(ref.out, -least))
+    return np.where(np.isinf(out), meant, out)
 
 
 def judge_lse(lse: np.ndarray, ref: Reference) -> Verdict:

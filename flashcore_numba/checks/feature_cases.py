@@ -162,6 +162,19 @@ def _followed(
     return make
 
 
+def _beyond(make_before: Callable) -> Callable:
+    """With a norm that takes one column of every row to about 1.6e5, beyond float16, the others to less."""
+
+    def make(rng: np.random.Generator, draw: Draw, d: int) -> Inputs:
+        x = make_before(rng, draw, d)
+        columns, v = x.v.shape[3], x.v.copy()
+        v[..., rng.integers(columns)] += rng.choice([-40, 40])
+        weight = _float32(rng.uniform(19000, 21000, columns))
+        return x.but(v=v, features=replace(x.features, norm_weight=weight, norm_eps=1e-5))
+
+    return make
+
+
 def _arrived(make_before: Callable) -> Callable:
     """All keys are there: nobody would bring more of them. Whether a kernel waits is a property."""
 
@@ -242,6 +255,7 @@ MADE: dict[str, Callable[[np.random.Generator, Draw, int], Inputs]] = {
     "norm: float32 weights of each head, causal": _followed(
         _plain(70, 150, causal=True), 1e-6, in_float32=True
     ),
+    "norm: weights of about 20000, beyond float16": _beyond(_plain(70, 90)),
     "norm and gate: grouped, rows that see no key": _followed(_plain(70, 40, causal=True), 0.02, gated=True),
     "norm and gate and ragged: causal": _followed(_ragged(causal=True), 0.02, gated=True, in_float32=True),
     "norm and gate and sinks and seqused_k: 20 rows, 1100 keys": _followed(

@@ -57,6 +57,10 @@ CALLED = {"prior_out": "prior[0]", "prior_lse": "prior[1]", "norm_weight": "head
 """What messages call an array that is part of an argument."""
 
 
+# Kernels take a scale and a softcap in units of log2, as float32: times log2(e). Rounded down in messages.
+LARGEST_SCALE, LARGEST_SCALE_TOLD = FLOAT32.largest / math.log2(math.e), "2.3586e+38"
+
+
 class Sequence(NamedTuple):
     """One sequence of a batch: where it is in the arrays, and what its rows see.
 
@@ -340,9 +344,9 @@ def check_over_softcap(scale: float, softcap: float) -> None:
 def _checked_softcap(softcap: Any) -> float:
     real = isinstance(softcap, numbers.Real) and not isinstance(softcap, bool | np.bool_)
     value = float(softcap) if real else math.nan
-    if value != 0 and not LEAST_FLOAT32 <= value <= FLOAT32.largest:
+    if value != 0 and not LEAST_FLOAT32 <= value <= LARGEST_SCALE:
         raise ArgumentError(
             f"softcap is {shown(softcap)}: it must be 0, or a finite float32 above 0, from "
-            f"{LEAST_FLOAT32:.3g} on"
+            f"{LEAST_FLOAT32:.3g} to {LARGEST_SCALE_TOLD}"
         )
     return value

@@ -13,7 +13,15 @@ from cuda_reference.files import fork_safe
 from cuda_reference.shown import shown
 from flashcore_numba.core.element import ACCEPTED_NAMES, FLOAT32, Element, accepted, of
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.core.features import CALLED, OFF, Features, Sequence, check_over_softcap
+from flashcore_numba.core.features import (
+    CALLED,
+    LARGEST_SCALE,
+    LARGEST_SCALE_TOLD,
+    OFF,
+    Features,
+    Sequence,
+    check_over_softcap,
+)
 from flashcore_numba.core.mask import Mask
 
 HEAD_DIMS = (32, 64, 80, 96, 128, 192, 256)  # the head dimensions that some stage of the ladder serves
@@ -33,10 +41,10 @@ class Problem:
     ml_dtypes), all NumPy arrays or all CuPy arrays of one GPU. H is a multiple of H_kv; query head h reads
     K/V head h // (H / H_kv) (grouped queries: Ainslie et al. 2023, GQA). `causal` masks with bottom-right
     alignment: the last query row sees every key, each row before it one key less (PyTorch's `is_causal` is
-    aligned top-left). `scale` multiplies the scores: any finite float32, zero and negative included; None
-    means 1 / sqrt(D). The last dimension must be contiguous and no stride negative; other strides are free,
-    so transposed, sliced and broadcast views are fine. `features`: windows, softcap, sinks, ALiBi, ragged
-    batches; their arrays are where q is.
+    aligned top-left). `scale` multiplies the scores: any number whose product with log2(e) is a finite
+    float32, zero and negative included; None means 1 / sqrt(D). The last dimension must be contiguous and no
+    stride negative; other strides are free, so transposed, sliced and broadcast views are fine. `features`:
+    windows, softcap, sinks, ALiBi, ragged batches; their arrays are where q is.
 
     Raises ArgumentError, which names the argument, its value and what is accepted.
     """
@@ -420,9 +428,9 @@ def checked_scale(scale: Any, head_dim: int) -> float:
         value = math.inf
     except Exception as error:  # a class of numbers of the caller's own
         raise ArgumentError(f"scale is {shown(scale)}, which is no float: {shown(error)}") from error
-    # Kernels take the scale as float32: 1e39 would reach them as infinity.
-    if not abs(value) <= float(np.finfo(np.float32).max):
+    if not abs(value) <= LARGEST_SCALE:
         raise ArgumentError(
-            f"scale is {shown(scale)}: it must be finite as a float32, or None for 1 / sqrt(D)"
+            f"scale is {shown(scale)}: it must be from -{LARGEST_SCALE_TOLD} to {LARGEST_SCALE_TOLD}, where "
+            "scale * log2(e) is finite as a float32, or None for 1 / sqrt(D)"
         )
     return value

@@ -75,6 +75,7 @@ BAD = {
     "scale nan": ("scale", {"scale": math.nan}, ["nan", "finite"]),
     "scale infinite": ("scale", {"scale": -math.inf}, ["-inf", "finite"]),
     "scale beyond float32": ("scale", {"scale": 1e39}, ["1e+39", "float32"]),
+    "scale beyond float32 in base 2": ("scale", {"scale": -3e38}, ["-3e+38", "-2.3586e+38 to 2.3586e+38"]),
     "scale beyond every float": ("scale", {"scale": 10**400}, ["integer of 401 digits", "float32"]),
     "scale text": ("scale", {"scale": "0.125"}, ["'0.125'", "finite number"]),
     "scale bool": ("scale", {"scale": True}, ["True", "finite number"]),
@@ -110,6 +111,16 @@ def test_properties():
 @pytest.mark.parametrize("scale", [0, -0.5, 2, np.float32(0.3), np.float64(0.25), np.float16(0.5)])
 def test_any_finite_scale_is_kept(scale):
     assert Problem(Q, Q, Q, scale=scale).scale == float(scale)
+
+
+def test_the_greatest_scales():
+    """In units of log2 they are float32's greatest numbers; the message rounds them down."""
+    most = float(np.finfo(np.float32).max) / math.log2(math.e)
+    assert 2.3586e38 < most < 2.3587e38
+    for scale in (most, -most):
+        assert np.isfinite(np.float32(Problem(Q, Q, Q, scale=scale).scale * math.log2(math.e)))
+        with pytest.raises(ArgumentError, match=r"^scale is "):
+            Problem(Q, Q, Q, scale=math.nextafter(scale, math.copysign(math.inf, scale)))
 
 
 def test_numpy_bool_is_a_bool():

@@ -8,6 +8,7 @@ form, with M the mask times 1 / (1 - p), and `standard` takes the same mask:
   may be subnormal in q's type. So the floor has what rounding P loses: the root of the sum over j of
   (e_j v_jc)^2, as errors of the p_j are independent. e_j is (r p_j + min(p_j, s / 2)) M_j, where r is the
   type's roundoff and s its least number. dV has the same, over rows.
+- The factor may take O beyond the type, where an infinity is right. Those of `standard` are no error.
 - dS = P * (dP * M - D): what dP loses counts times M, what D and P lose does not, and dV has P * M for P.
 """
 
@@ -20,7 +21,7 @@ from flashcore_numba.branches.backward.inputs import BackwardInputs
 from flashcore_numba.branches.backward.oracle import Gradients
 from flashcore_numba.branches.dropout import oracle
 from flashcore_numba.branches.dropout.inputs import DropoutInputs
-from flashcore_numba.checks.bounds import Reference, U, weight_error
+from flashcore_numba.checks.bounds import Reference, U, rounds_to_infinity, weight_error
 from flashcore_numba.core.element import Element, of
 from flashcore_numba.core.features import OFF
 
@@ -40,9 +41,11 @@ def reference(x: DropoutInputs) -> Reference:
     p_error = weight_error(x.q, x.k, x.causal, scale, OFF)
     work = (2 * p_error + U * (4 * keys + 4))[..., None] * magnitude
     floor = element.unit_roundoff * np.abs(out) + element.least / 2 + work + lost
-    row_error = np.abs(oracle.standard_attention(x) - out).max(axis=3, keepdims=True)
+    standard = oracle.standard_attention(x)
+    row_error = np.abs(np.where(np.isinf(standard), out, standard) - out).max(axis=3, keepdims=True)
     lse_floor = p_error + U * (2 * keys + 4) + U * np.abs(np.where(np.isfinite(lse), lse, 0))
-    return Reference(out, 2 * (row_error + floor), lse, 2 * lse_floor)
+    least_infinite = rounds_to_infinity(element) if x.dropout.on else math.inf
+    return Reference(out, 2 * (row_error + floor), lse, 2 * lse_floor, least_infinite=least_infinite)
 
 
 def _rounded(p: np.ndarray, factors: np.ndarray, element: Element) -> np.ndarray:

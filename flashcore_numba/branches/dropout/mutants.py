@@ -4,6 +4,7 @@ from flashcore_numba.checks.mutation import Mutant
 from flashcore_numba.stages.edited import Edit
 
 MASK, ATTEND, BACK = "dropout.cuh", "stage12_mma_sync.cu", "backward_mma_sync.cu"
+OUTPUT = "output.cuh"
 WRONG = ("value", "property")
 
 
@@ -118,6 +119,10 @@ FORWARD = (
     _mutant(
         "dropout", "key_of_the_block", "Each 32 keys of a tile have the mask of the first.", MASK,
         ("first_key + 32 * block +", "first_key +"),
+    ),
+    _mutant(
+        "dropout", "overflow_clamped", "What the factor takes beyond the type is its largest number.", OUTPUT,
+        ("    if (DROPOUT || HEAD_NORM) return false;  // a gate is at most 1\n", ""),
     ),
     _mutant(
         "dropout", "second_row_tile", "A warp's second 16 rows have the mask of its first.", MASK,

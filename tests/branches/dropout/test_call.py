@@ -129,6 +129,22 @@ def attention_backward_of(x, out, lse, dout):
     return attention_backward(dout, x.q, x.k, x.v, out, lse, causal=True, stage=stage)
 
 
+def test_what_the_factor_takes_beyond_the_type_is_infinite(rng):
+    """Not its largest number, by which a scaler of gradients would not see it."""
+    x = with_dropout(normal(rng, 1, 2, 200, 12, 64), drawn(rng, 0.9))
+    x = x.but(v=(20000 + 1000 * x.v.astype(np.float32)).astype(np.float16))
+    out, lse = attention_dropout(x.q, x.k, x.v, **options(x.dropout))
+    reference = DROPOUT.reference(x)
+    assert all(DROPOUT.judge(o, value, reference, None).passed for o, value in ((OUT, out), (LSE, lse)))
+    beyond = reference.out > 66000
+    assert beyond.any() and np.isposinf(out[beyond]).all() and np.isfinite(out[reference.out < 65000]).all()
+    for wrong in (np.clip(out, -65504, 65504), np.where(beyond, -out, out), np.full_like(out, np.inf)):
+        assert not DROPOUT.judge(OUT, wrong, reference, None).passed
+    kept = with_dropout(x, drawn(rng, 0.0))  # a mean of V, which is within its range
+    right = DROPOUT.reference(kept)
+    assert not DROPOUT.judge(OUT, np.full_like(out, np.inf), right, None).passed
+
+
 def test_the_mask_of_a_call(rng):
     shape, dropout = (1, 3, 33, 70), drawn(rng, 0.6)
     assert np.array_equal(seen_by_a_call(shape, dropout), dropout_mask(shape, **options(dropout)))

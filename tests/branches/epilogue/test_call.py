@@ -80,6 +80,14 @@ def test_rows_of_models(rng):
         assert EPILOGUE.judge(output, value[:, None], reference, None).passed
 
 
+def test_what_the_weight_takes_beyond_the_type_is_infinite(rng):
+    x = drawn(rng, 1, 2, 20, 30, 64, norm="rms", bias=False)
+    residual, weight = x.residual[:, 0].copy(), np.full(128, 20000, np.float16)
+    residual[..., 7] = 500  # of the root of the mean square, 128 columns, 11 times as much
+    out = attention_norm(x.q, x.k, x.v, residual, weight, norm="rms")
+    assert np.isposinf(out[..., 7]).all() and np.isfinite(np.delete(out, 7, axis=2)).all()
+
+
 @pytest.mark.long
 def test_rows_that_are_not_aligned_are_copied(rng):
     x = drawn(rng, 1, 2, 9, 20, 64, norm="rms", bias=False)
