@@ -260,7 +260,7 @@ def test_the_page_says_what_the_records_hold(tmp_path):
     assert table.elsewhere(folder) == pytest.approx(1.4)
     page = search_tables.tuned(tmp_path)
     assert "| 2,1,128,2 | 1,2,128,2 | 19.9 to 20.1 % | the best | [2026-11-24](" in page
-    assert "takes up to 40% more time than the best for another" in page
+    assert "takes up to 40% more time on another of the same stage" in page
 
 
 def edited(*path, to):
