@@ -101,6 +101,7 @@ prepare_pages(const element* q, const element* k, const element* v,  // [1, H or
     if (slot < 0 || slot >= slots) return;  // padding; its position may be anything
 
     const bool turns = rotated && pairs;
+    // Not null for V, which has none: else the compiler orders the loads of rows in a slower way.
     const float* weight = is_q ? q_weight : k_weight;
     Pairs weights;
     if (KEEPS_WEIGHTS && weight && !is_v) weights.load(weight + low, weight + high);

@@ -39,7 +39,8 @@ class Whole:
         verdict.
 
         peer: the answers are another library's, which may lose what it does beside the operation.
-        An error that is not finite (a NaN, an element never written) is given as None, and never passes.
+        An error that is not finite (a NaN, an element never written) is given as None. It passes only where
+        the right answer is beyond the type, and an infinity stands for it.
         """
         errors, relative, verdicts = [], [], []
         for answer in answers:

@@ -593,7 +593,7 @@ class _Gradients(torch.autograd.Function):
         raise RuntimeError(NO_SECOND)
 
 
-class _Once(torch.autograd.Function):
+class _Once(_Gradients):
     """A gradient as it is, without derivatives: what it was made of may have lost its own history."""
 
     generate_vmap_rule = True
@@ -601,14 +601,6 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def forward(gradient: Tensor) -> Tensor:
         return gradient.view_as(gradient)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        raise RuntimeError(NO_SECOND)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:

@@ -1,5 +1,6 @@
 """The backward pass: rates of its stages and of other libraries at each recorded shape."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,18 +46,15 @@ def _fast(shape: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _paint(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]], theme: Theme) -> Any:
+    every = [_fast(shape) for shape in rows]
     # A row of so many marks that their labels need a second line has more room below it.
-    places = [0.0]
-    for shape in rows:
-        places.append(places[-1] + (1.7 if len(_fast(shape)) > CROWDED else 1))
-    *places, end = places
+    *places, end = itertools.accumulate((1.7 if len(shown) > CROWDED else 1 for shown in every), initial=0)
     figure = style.new_figure(1.9 + 0.72 * end)
     axes = figure.subplots()
-    stages = list(dict.fromkeys(e["label"] for shape in rows for e in _fast(shape) if e["kind"] == "stage"))
+    stages = list(dict.fromkeys(e["label"] for shown in every for e in shown if e["kind"] == "stage"))
     marks = dict(zip(stages, MARKS, strict=False))
     labels = []
-    for place, shape in zip(places, rows, strict=True):
-        shown = _fast(shape)
+    for place, shape, shown in zip(places, rows, every, strict=True):
         values = [tflops(shape, entry) for entry in shown]
         axes.plot([min(values), max(values)], [place, place], color=theme.grid, lw=6, zorder=1)
         for entry, value in zip(shown, values, strict=True):
