@@ -1,7 +1,7 @@
 """Models of Hugging Face transformers on attention(): small, random weights, against their own attention.
 
-`fcore` is all that a model needs. transformers takes a name with "flash" in it for a kernel of its hub, and
-gives a function a mask only if a mask function has the function's name.
+`by_attention` is all that a model needs. transformers takes a name with "flash" in it for a kernel of its
+hub, has one table of names in a process, and gives a function a mask only if a mask function has its name.
 """
 
 import importlib.util
@@ -54,7 +54,7 @@ EACH_MODEL = pytest.mark.parametrize("name", MODELS)
 FACTOR = 1.05  # of the scale, for an answer that must be found wrong
 
 
-def fcore(
+def by_attention(
     module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None, softcap=None,
     s_aux=None, factor=1.0, calls=None, **_,
 ):  # fmt: skip
@@ -89,14 +89,14 @@ def fcore(
 
 
 def rounded(module, query, key, value, attention_mask, **options):
-    """The model's own attention, of q, k and v as float16 has them: what `fcore` may lose in float32."""
+    """The model's own attention, of q, k and v as float16 has them: what rounding costs in float32."""
     own = sys.modules[type(module).__module__].eager_attention_forward
     query, key, value = (x.half().to(x.dtype) for x in (query, key, value))
     out, weights = own(module, query, key, value, attention_mask, **options)
     return out.half().to(out.dtype), weights
 
 
-def registered(function=fcore, **changes):
+def registered(function=by_attention, **changes):
     """The name that transformers knows the function by, called with these changes."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask, flash_attention_mask
@@ -104,7 +104,7 @@ def registered(function=fcore, **changes):
     name = "_".join([function.__name__, *changes])
     AttentionInterface.register(name, partial(function, **changes))
     # That of FlashAttention is None, or which tokens are no padding.
-    AttentionMaskInterface.register(name, flash_attention_mask if function is fcore else eager_mask)
+    AttentionMaskInterface.register(name, flash_attention_mask if function is by_attention else eager_mask)
     return name
 
 
