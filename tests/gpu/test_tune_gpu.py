@@ -5,6 +5,7 @@ from rich.console import Console
 
 from flashcore_numba.core.shapes import parse_any
 from flashcore_numba.core.workload import Workload
+from flashcore_numba.records import layout
 from flashcore_numba.run.progress import Progress
 from flashcore_numba.tune import funnel, record, timing
 from flashcore_numba.tune.spaces import SPACES, name_of
@@ -30,7 +31,7 @@ def test_the_shipped_configuration_and_another_are_timed(number):
 
 
 @pytest.mark.timeout(280)
-def test_a_search(tmp_path, monkeypatch):
+def test_a_search(tmp_path):
     space = SPACES[16]
     small = space.__class__(
         **{**space.__dict__, "values": {**space.values, "keys": (64, 128), "stages": (1, 2)}}
@@ -39,4 +40,4 @@ def test_a_search(tmp_path, monkeypatch):
     quiet = Progress(Console(quiet=True))
     found = funnel.search(small, WORKLOAD, quiet, path, timing.timing, record.Device("the GPU"), elite=1)
     assert record.timed(found) and found["elite"][0]["rounds_us"]
-    assert record.load(path)["elite"] == found["elite"]
+    assert record.load(path)["elite"] == layout.rounded(found["elite"])
