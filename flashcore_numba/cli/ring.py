@@ -1,6 +1,7 @@
 """`flashcore ring`: times of attention over several GPUs, or why there are none."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from flashcore_numba.report.pictures.ring_timeline import picture as timeline_pi
 MODULE = "flashcore_numba.branches.ring.compare"
 TIMELINE = "flashcore_numba.branches.ring.timeline"
 PEERS_LIMIT = 120  # seconds, for what was seen to hang
+WITHOUT_MULTICAST = {"TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}  # as all recorded times were taken
 GRACE = 40  # in which torchrun stops its processes, which takes it up to 30
 
 
@@ -66,7 +68,7 @@ def run(args: Namespace) -> int:
         if not args.way and not args.full and not args.backward:
             limit, file = min(PEERS_LIMIT, args.time_limit), file.with_name("peers.json")
             why_not = ended([*command(args, file), "--captured-peers"], limit)
-            add_peers(record, why_not if why_not is not None or not file.exists() else artifact.load(file))
+            add_peers(record, json.loads(file.read_text()) if why_not is None and file.exists() else why_not)
             record = layout.rounded(record)
     if args.save:
         artifact.save(record, args.save / artifact.file_name(record))
@@ -105,7 +107,7 @@ def run_timeline(args: Namespace) -> int:
 
 def ended(words: list[str], limit: float) -> str | None:
     """Run torchrun. Returns None, or why there is no result: its status, or that it did not end in time."""
-    process = subprocess.Popen(words)
+    process = subprocess.Popen(words, env=WITHOUT_MULTICAST | os.environ)
     try:
         status = process.wait(limit)
     except subprocess.TimeoutExpired:
@@ -120,7 +122,7 @@ def ended(words: list[str], limit: float) -> str | None:
 
 
 def add_peers(record: dict[str, Any], peers: "dict[str, Any] | str | None") -> None:
-    """Add the graphs of PyTorch's calls, another record of the same shapes, or why there are none. They count
+    """Add the graphs of PyTorch's calls, timed at the same shapes, or why there are none. They count
     as peers of every way, of plain calls too: `best_peer` of those is then less than of equal terms.
     """
     from flashcore_numba.branches.ring.compare import CAPTURED_PEERS

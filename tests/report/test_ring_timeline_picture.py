@@ -18,6 +18,13 @@ def test_which_time_line_is_drawn_and_what_is_missing(tmp_path: Path) -> None:
     assert lacking["ring-timeline-backward"] == "no time line of a ring's backward pass is recorded"
 
 
+def test_a_newer_time_line_does_not_take_the_place_of_the_one_described(tmp_path: Path) -> None:
+    made = [made_up(*how) for how in (("pull", 4, False), ("gated", 4, False), ("gated", 2, False))]
+    records = [(tmp_path / f"{i}.json", record) for i, record in enumerate(made)]
+    assert of_ring.picture(records, False).sources == (tmp_path / "2.json",)
+    assert of_ring.picture(records[:2], False).sources == (tmp_path / "0.json",)
+
+
 def test_the_words() -> None:
     record = made_up()
     picture = of_ring.picture([(Path("a.json"), record)], False)

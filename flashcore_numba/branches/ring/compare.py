@@ -184,11 +184,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _measured, made=_captured_peers if args.captured_peers else made, backward=args.backward
     )
     shapes = [measured(parse_any(text), args.causal, args.rounds, seed) for text in args.shape]
+    if args.captured_peers:
+        if rank == 0:  # no artifact: a shape may have no graph at all
+            layout.save({"shapes": shapes}, args.file)
+        os._exit(0)  # a communicator that a graph holds was seen not to close
     if rank == 0:
         made_of_all = record(shapes, environment.gpu(), topology(count), args.rounds, seed, args.backward)
         artifact.save(made_of_all, args.file)
-    if args.captured_peers:
-        os._exit(0)  # a communicator that a graph holds was seen not to close
     leave()
 
 
@@ -274,7 +276,7 @@ def _captured_peers(q: Any, k: Any, v: Any, causal: bool, stack: ExitStack) -> E
                 graph, stream=aside, capture_error_mode="thread_local"
             ):  # NCCL asks meanwhile
                 out = function()
-        except Exception as error:  # whatever PyTorch raises
+        except Exception as error:
             absent[label] = _reason(error)
             continue
         found.append(Timed(label, graph.replay, "peer", partial(_same, out), (q, k, v), rows))
@@ -295,7 +297,7 @@ def _entries(
         rows = ring.split.indices(rank)
         try:
             call, value = _kept(partial(_first, ring, *own, causal=causal))
-        except Exception as error:  # NCCL's and CUDA's own: the other ways are still timed
+        except Exception as error:
             absent[way] = _reason(error)
             continue
         found.append(Timed(way, call, "stage", value, whole, rows))
@@ -315,7 +317,7 @@ def _entries(
         try:
             function, rows = make()
             call, value = _kept(function)
-        except Exception as error:  # whatever another library raises: the peer is left out with its reason
+        except Exception as error:
             absent[label] = _reason(error)
             continue
         found.append(Timed(label, call, "peer", value, whole, rows))
@@ -337,7 +339,7 @@ def _backward_entries(
     def add(label: str, kind: str, make: Callable[[], Callable[[], Any]], of: Any, rows: np.ndarray) -> None:
         try:
             call, value = _kept(make())
-        except Exception as error:  # as in `_entries`
+        except Exception as error:
             absent[label] = _reason(error)
         else:
             found.append(Timed(label, call, kind, value, of, rows))
@@ -601,6 +603,13 @@ def _exact_output(q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any]:
 
 
 def _reason(error: Exception) -> str:
+    """Why an entry is absent, where all ranks leave it out: the error follows from the call. Raises any other
+    error again, such as one of memory or of a link. Its rank would go on alone, and the others would wait for
+    it on their GPUs, where nothing ends them before the time limit.
+    """
+    of_the_call = ValueError, TypeError, ImportError, AttributeError, NotImplementedError
+    if not isinstance(error, of_the_call) and type(error) is not RuntimeError:  # PyTorch's own checks
+        raise error
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 

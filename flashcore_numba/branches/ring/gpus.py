@@ -1,7 +1,7 @@
 """A `Rank` that is a process of `torch.distributed` with a GPU: streams, events, NCCL, symmetric memory.
 
 Chunks are pulled by `cudaMemcpyAsync` from a peer's memory, which a copy engine does: no SM takes part.
-Multicast stays unused. Written for torch 2.11 to 2.13; `_symmetric_memory` is torch's private name for it.
+No call uses multicast. Written for torch 2.11 to 2.13; `_symmetric_memory` is torch's private name for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +20,9 @@ with explained():
 
 CHANNELS = {"start": 0, "end": 1, "parts": 2}
 """Barriers by name: each has its own signals, so that a rank may be at one while a peer is at the other."""
+
+PITCH_LIMIT = 2**31 - 1
+"""Bytes from row to row of what one two-dimensional copy moves: CUDA's memPitch."""
 
 
 class GpuRank:
@@ -158,7 +161,8 @@ class GpuRank:
 
 def copy(to: Any, source: Any, stream: int) -> None:
     """Queue a copy on the stream of this handle. Of [..., H, rows, D] the heads may be apart, if each is
-    contiguous: PyTorch would copy that by a kernel.
+    contiguous: PyTorch would copy that by a kernel. Heads farther apart than a pitch may be are copied one by
+    one.
     """
     from cupy.cuda import runtime
 
@@ -174,7 +178,12 @@ def copy(to: Any, source: Any, stream: int) -> None:
         one, other = (
             begin + width * sum(map(mul, index, each)) for begin, each in zip(begins, steps, strict=True)
         )
-        runtime.memcpy2DAsync(
-            *(one, pitches[0], other, pitches[1], width * rows * dim, heads),
-            *(runtime.memcpyDefault, stream),
-        )
+        size = width * rows * dim
+        if max(pitches) <= PITCH_LIMIT:
+            runtime.memcpy2DAsync(
+                one, pitches[0], other, pitches[1], size, heads, runtime.memcpyDefault, stream
+            )
+            continue
+        for head in range(heads):
+            of_head = one + head * pitches[0], other + head * pitches[1]
+            runtime.memcpyAsync(*of_head, size, runtime.memcpyDefault, stream)

@@ -458,13 +458,12 @@ BACKWARD = (
 PULL_BACKWARD = (
     _mutant(
         "backward", "no_barrier_before_parts", "Parts are copied which another rank has not written yet.",
-        ('            rank.barrier(SIDE, "parts")  # or peers copy it before it is written\n', ""),
+        ('        rank.barrier(SIDE, "parts")  # or peers copy it before it is written\n', ""),
         expected=ORDER,
     ),
     _mutant(
         "backward", "barrier_before_the_part", "The barrier does not wait until our own part is written.",
-        ("            rank.wait(SIDE, written)  # or the barrier tells of a part that is not written yet\n",
-         ""),
+        ("        rank.wait(SIDE, written)  # or the barrier tells of a part that is not written yet\n", ""),
         expected=ORDER,
     ),
     _mutant(
@@ -481,8 +480,8 @@ PULL_BACKWARD = (
         "backward", "parts_collected_late", "Owners take a part two steps later: its slot is in use again.",
         ("        if i > 1:\n            collect(i - 1)  # while this step computes\n",
          "        if i > 2:\n            collect(i - 2)\n"),
-        ("    if rank.count > 1:\n        collect(rank.count - 1)\n",
-         "    for j in range(max(1, rank.count - 2), rank.count):\n        collect(j)\n"),
+        ("        collect(rank.count - 1)\n",
+         "        for j in range(max(1, rank.count - 2), rank.count):\n            collect(j)\n"),
         expected=ORDER,
     ),
     _mutant(
@@ -508,7 +507,7 @@ PULL_BACKWARD = (
     ),
     _mutant(
         "backward", "last_part_left_out", "Nobody collects the parts of the last step.",
-        ("    if rank.count > 1:\n        collect(rank.count - 1)\n", ""), expected=(*ORDER, *MISFIT),
+        ("        collect(rank.count - 1)\n", ""), expected=(*ORDER, *MISFIT),
     ),
     _mutant(
         "backward", "part_of_the_wrong_rank", "The owner takes what the rank after it has made for another.",

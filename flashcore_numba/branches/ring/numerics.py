@@ -15,6 +15,7 @@ from flashcore_numba.branches.backward.call import attention_backward
 from flashcore_numba.branches.backward.problem import BackwardProblem
 from flashcore_numba.branches.decode.merging import merged
 from flashcore_numba.calls import find_stage, first_that_serves, refuse
+from flashcore_numba.core import gpu
 from flashcore_numba.core.errors import UnsupportedError
 from flashcore_numba.core.features import MERGING, OFF, Features
 from flashcore_numba.core.output import LSE
@@ -88,6 +89,12 @@ class Stages:
         self.takes_lengths = stage is None or "seqused_k" in find_stage(stage).features
 
     def check_waits(self) -> None:
+        if self.stage is None and gpu.available() and (found := gpu.compute_capability()) != (9, 0):
+            has = "{}.{}".format(*found or ("?", "?"))
+            raise UnsupportedError(
+                "way='gated' needs stage 15, which waits for keys on compute capability 9.0: this GPU has "
+                f"{has}; way='gather' runs on it"
+            )
         if self.stage is not None and "keys_from" not in find_stage(self.stage).features:
             label = find_stage(self.stage).label
             raise UnsupportedError(

@@ -7,6 +7,7 @@ contiguous piece of memory, which a copy engine moves at once.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 from flashcore_numba.branches.ring.numerics import (
@@ -267,17 +268,25 @@ def pull_backward(
         rank.launch(MAIN, "adding gradients", _add, (came, sums), (sums,), j)
         added = rank.record(MAIN)
 
+    written = None
+
+    def announce() -> None:
+        """Tell all ranks that the parts of a step are there, and learn it of theirs."""
+        rank.wait(SIDE, written)  # or the barrier tells of a part that is not written yet
+        rank.barrier(SIDE, "parts")  # or peers copy it before it is written
+
     for i, keys in _pulled(rank, layer, k, v):
-        # In this slot was the part of step i - SLOTS. Its owner has taken it before the barrier of step
+        # The keys of step i + 1 are on their way already, and need not wait for the barrier. In the slot of
+        # this step was the part of step i - SLOTS. Its owner has taken it before the barrier of step
         # i - SLOTS + 1, and the part that we added last came after that.
+        if i > 1:
+            announce()
         gradients.step(i, keys, parts.made[i])
         written = rank.record(MAIN)
         if i > 1:
             collect(i - 1)  # while this step computes
-        if i > 0:
-            rank.wait(SIDE, written)  # or the barrier tells of a part that is not written yet
-            rank.barrier(SIDE, "parts")  # or peers copy it before it is written
     if rank.count > 1:
+        announce()
         collect(rank.count - 1)
     gradients.give_out(parts.home, dq, dk, dv)
 
@@ -495,12 +504,14 @@ def _to_gather(rank: Rank, split: Split, causal: bool, shape: tuple[int, ...], d
     first = -(-kv_heads // FIRST)
     for heads in (slice(0, first), slice(first, kv_heads))[: 1 + (first < kv_heads)]:
         copies = []
-        for step in range(1, rank.count):
-            owner = (rank.number + step) % rank.count  # no two ranks pull from one at a time
-            for piece in split.pieces(owner):
-                if split.bounds[piece] < seen:
-                    part = (slice(None), slice(None), heads, _of_piece(split, piece))
-                    copies.append((whole[part], rank.of(owner, "keys of the sequence")[part]))
+        # All first pieces, then the second ones, of which a causal mask shows those of later owners, who come
+        # first: no rank is ahead of the others, and no two pull from one at a time.
+        for half, step in product(range(2), range(1, rank.count)):
+            owner = (rank.number + step) % rank.count
+            piece = split.pieces(owner)[half]
+            if split.bounds[piece] < seen:
+                part = (slice(None), slice(None), heads, _of_piece(split, piece))
+                copies.append((whole[part], rank.of(owner, "keys of the sequence")[part]))
         found.groups.append((heads, copies, tuple(whole[:, :, heads, :seen])))
     return found
 

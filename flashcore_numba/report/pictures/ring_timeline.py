@@ -18,6 +18,7 @@ SHORT = {"the backward pass": "backward", "adding gradients": "adding"}
 SMALL = 0.004  # of the call: what takes less has no label beside its bar
 NEAR = 0.5  # of the call: one label says what the same operations in it are
 TOLD = 0.01  # of the call: what takes less is not in the alternative text
+DESCRIBED = {False: ("gated", 2), True: ("pull", 2)}  # by pass: the way and GPUs of which docs/ring.md tells
 HEAD, ROW, BAR = 0.75, 1.0, 0.46  # heights in rows of ROW_INCHES
 ROW_INCHES, GAP = 0.44, 4.0  # inches, and points between labels
 
@@ -45,8 +46,10 @@ def name(backward: bool) -> str:
 
 
 def picture(records: Sequence[Record], backward: bool) -> Picture:
-    """Of the first time line of this pass. Raises LackingError."""
-    found = next((each for each in records if each[1]["backward"] == backward), None)
+    """Of the time line that docs/ring.md describes, or of the first one of this pass. Raises LackingError."""
+    of_pass = [each for each in records if each[1]["backward"] == backward]
+    told = [x for x in of_pass if (x[1]["way"], x[1]["topology"]["gpus"]) == DESCRIBED[backward]]
+    found = next(iter(told + of_pass), None)
     if found is None:
         which = "backward" if backward else "forward"
         raise LackingError(f"no time line of a ring's {which} pass is recorded")

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,15 @@ from flashcore_numba import cli
 from flashcore_numba.branches.backward import oracle as gradient_oracle
 from flashcore_numba.branches.backward.inputs import backward_inputs
 from flashcore_numba.branches.ring import compare
+from flashcore_numba.branches.ring.call import RingAttention
 from flashcore_numba.branches.ring.numerics import Float32
 from flashcore_numba.branches.ring.sequence import even
 from flashcore_numba.checks.trial import Inputs
 from flashcore_numba.cli import ring
 from flashcore_numba.core import gpu, oracle
+from flashcore_numba.core.errors import UnsupportedError
 from flashcore_numba.core.shapes import parse_any
-from flashcore_numba.records import artifact
+from flashcore_numba.records import artifact, layout
 
 GPU: dict[str, Any] = {
     "name": "NVIDIA H100", "compute_capability": [9, 0], "sm_count": 132, "max_sm_mhz": 1980.0,
@@ -94,8 +97,11 @@ def run_as_if(
         started.append(words)
         if "--captured-peers" in words and not isinstance(peers, dict):
             return peers
-        made = peers if "--captured-peers" in words else record
-        artifact.save(made, Path(words[words.index(ring.MODULE) + 1]))
+        file = Path(words[words.index(ring.MODULE) + 1])
+        if "--captured-peers" in words:
+            layout.save(peers, file)
+        else:
+            artifact.save(record, file)
         return None
 
     monkeypatch.setattr(gpu, "available", lambda: True)
@@ -132,6 +138,39 @@ def test_graphs_of_peers_are_added(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     (found,) = artifact.load(tmp_path / "nvidia-h100-ring-gpus-2-causal.json")["shapes"]
     assert [entry["label"] for entry in found["entries"]][-1] == label
     assert found["absent"]["torch alltoall, captured"] == "it cannot be"
+
+
+def test_a_shape_without_graphs_has_reasons(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With 3 GPUs, where PyTorch's load balance does not take the rows."""
+    absent = dict.fromkeys(compare.CAPTURED_PEERS, "ValueError: its load balance takes other lengths")
+    shape = compare.of_shape(parse_any("1x8/2x1024x64"), True, {}, {}, {}, absent)
+    run_as_if(monkeypatch, 3, made_up(), {"shapes": [shape]})
+    assert cli.main(["ring", "--gpus", "3", "--save", str(tmp_path)]) == 0
+    (found,) = artifact.load(tmp_path / "nvidia-h100-ring-gpus-2-causal.json")["shapes"]
+    assert found["absent"].items() >= absent.items() and found["entries"]
+
+
+def test_what_one_rank_raises_alone_ends_the_run(rng: np.random.Generator, one_rank: None) -> None:
+    """The others wait for it; what follows from the call is a reason on all ranks."""
+    arrays = [torch.from_numpy(rng.standard_normal((1, 2, 12, 16)).astype(np.float32)) for _ in range(3)]
+    of_ring = RingAttention.__call__
+
+    def entries(error: Exception) -> dict[str, str]:
+        def call(self: RingAttention, *given: Any, **how: Any) -> Any:
+            if self.way == "ring":
+                raise error
+            return of_ring(self, *given, **how)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RingAttention, "__call__", call)
+            patch.setattr(compare, "attention", partial(in_float32, return_lse=True))
+            return compare._entries(*arrays, True, ExitStack(), ["ring", "ulysses"])[1]
+
+    for error in (UnsupportedError("ring: no"), RuntimeError("No available kernel"), ImportError("no cuDNN")):
+        assert entries(error) == {"ring": f"{type(error).__name__}: {error}"}
+    for alone in (torch.OutOfMemoryError("2 GiB"), dist.DistBackendError("a link"), MemoryError("host")):
+        with pytest.raises(type(alone)):
+            entries(alone)
 
 
 def test_graphs_that_hang_have_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -161,12 +161,17 @@ def test_stamps_are_on_the_stream_of_what_they_follow(cuda: Cuda) -> None:
     assert torch.equal(a, b) and {each.step for each in through.pieces if each.kind == "wait"} == {3}
 
 
-def test_a_copy_of_heads(cuda: Cuda) -> None:
+def test_a_copy_of_heads(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = [torch.randn(2, 3, 9, 4).half() for _ in range(2)]
     right = whole[0].clone()
     right[:, 1:, 2:5] = whole[1][:, 1:, 4:7]
     gpus.GpuRank().copy(SIDE, whole[0][:, 1:, 2:5], whole[1][:, 1:, 4:7], 0)
     assert torch.equal(whole[0], right) and cuda.queued == [("copy of heads", 101)] * 2
+    monkeypatch.setattr(gpus, "PITCH_LIMIT", 71)  # a head of the whole has 72 bytes
+    whole[0].zero_(), right.zero_()
+    right[:, 1:, 2:5] = whole[1][:, 1:, 4:7]
+    gpus.GpuRank().copy(SIDE, whole[0][:, 1:, 2:5], whole[1][:, 1:, 4:7], 0)
+    assert torch.equal(whole[0], right) and cuda.queued[2:] == [("copy", 103)] * 4
     with pytest.raises(AssertionError, match="rows of a head follow each other"):
         gpus.copy(whole[0].swapaxes(2, 3), whole[1].swapaxes(2, 3), 0)
 

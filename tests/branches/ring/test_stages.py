@@ -18,6 +18,7 @@ from flashcore_numba.branches.ring.programs import BACKWARD
 from flashcore_numba.branches.ring.sequence import Split, even
 from flashcore_numba.checks import bounds
 from flashcore_numba.checks.trial import Inputs
+from flashcore_numba.core import gpu
 from flashcore_numba.core.element import BFLOAT16, FLOAT16, Element
 from flashcore_numba.core.errors import UnsupportedError
 
@@ -97,8 +98,14 @@ def test_one_launch_over_keys_that_come(
     assert len(told) == (4 if causal else 2) and all(each is not None for each in told)
 
 
-def test_a_stage_that_does_not_wait_is_refused(rng: np.random.Generator) -> None:
+def test_a_stage_that_does_not_wait_is_refused(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = drawn(rng, (1, 1, 1, 16, 64), True, dtype=np.float16)
+    monkeypatch.setattr(gpu, "available", lambda: True)
+    monkeypatch.setattr(gpu, "compute_capability", lambda: (8, 0))
+    with pytest.raises(UnsupportedError, match=r"this GPU has 8\.0; way='gather' runs on it"):
+        forward("gated", even(16, 2), [x], LATE, Stages())
     with pytest.raises(UnsupportedError, match="way='gated' needs a stage that waits for keys"):
         forward("gated", even(16, 2), [x], LATE, Stages(5))
 
