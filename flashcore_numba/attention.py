@@ -307,7 +307,7 @@ class _Call(NamedTuple):
         else:
             refuse(chosen, problem, wanted)
         in_place = {"out": "prior_out"} if out is not None and out is optional.get("prior_out") else {}
-        written = Written((OUT, *wanted), targets, self.packed, in_place)
+        written = Written((OUT, *wanted), targets, self.packed, in_place, added)
         arrays |= {name: added[name] for name in problem.features.prior | problem.features.epilogue}
         done = run(chosen, chosen.called, problem, arrays, written, self.time_limit, key, order)
         return done if self.return_lse else done[0]

@@ -201,12 +201,14 @@ def limit_of(stage: "Stage", problem: Any, outputs: tuple[Output, ...] = ()) -> 
 class Written(NamedTuple):
     """What a call writes, and how its arrays are: outputs, in the order in which they are returned, and those
     that the caller gave, by name; packed: [total, H, D]. in_place: of those that are an input, which one.
+    apart: beside the inputs, what they must not overlap.
     """
 
     outputs: Sequence[Output]
     targets: Mapping[str, Adopted]
     packed: bool
     in_place: Mapping[str, str] = MappingProxyType({})
+    apart: Mapping[str, Adopted] = MappingProxyType({})
 
 
 def run(
@@ -225,11 +227,11 @@ def run(
     order: the names of the arrays that `plans.find` was given. Raises ArgumentError, before anything is
     written, for a target that cannot be written to, or that overlaps another or an input.
     """
-    outputs, targets, packed, in_place = written
+    outputs, targets, packed, in_place, also = written
     views = {name: each.view for name, each in inputs.items()}
     for each in outputs:
         if each.name in targets:
-            others = views | {name: target.view for name, target in targets.items()}
+            others = views | {name: x.view for name, x in (*also.items(), *targets.items())}
             apart = {
                 name: x for name, x in others.items() if name not in (each.name, in_place.get(each.name))
             }
@@ -248,7 +250,7 @@ def run(
         else:
             recorder = plans.Recorder(executor, problem)
             stage.launch(recorder.problem, executor=recorder, variant=variant, **given)
-            plans.keep(key, recorder.plan(order, inputs, results, targets, in_place))
+            plans.keep(key, recorder.plan(order, {**inputs, **also}, results, targets, in_place))
         if problem.on_gpu:
             made = () if like.kind == "PyTorch" else tuple(results.values())  # its graphs have own memory
             executor.done(*made, None if aligned is problem else aligned)

@@ -188,6 +188,22 @@ def test_a_bad_packed_argument_is_named(changes, words):
     assert all(word in str(raised.value) for word in words), raised.value
 
 
+@pytest.mark.parametrize("name", ["sinks", "alibi_slopes", "seqused_k", "cu_seqlens_q", "cu_seqlens_k"])
+def test_out_must_not_overlap_what_a_feature_reads(name):
+    memory, bounds = np.zeros(8 * 2 * 64, np.float16), np.array([0, 8], np.int32)
+    feature = memory[:2].view(np.int32) if name == "seqused_k" else memory[:4].view(bounds.dtype)
+    feature = feature.view(np.float32) if name in ("sinks", "alibi_slopes") else feature
+    q, packed = np.ones((1, 2, 8, 64), np.float16), np.ones((8, 2, 64), np.float16)
+    with pytest.raises(ArgumentError, match=f"out overlaps {name} in memory"):
+        if name.startswith("cu"):
+            feature[:] = bounds
+            given = {"cu_seqlens_q": bounds, "cu_seqlens_k": bounds} | {name: feature}
+            attention_varlen(packed, packed, packed, **given, out=memory.reshape(packed.shape))
+        else:
+            attention(q, q, q, **{name: feature}, out=memory.reshape(q.shape))
+    assert not memory[4:].any()
+
+
 def test_who_serves_it_is_named():
     with pytest.raises(UnsupportedError, match=r"stage 03 .* does not serve softcap; stage \d+ .* can"):
         attention(Q, Q, Q, softcap=5.0, stage=3)

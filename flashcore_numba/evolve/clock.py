@@ -48,8 +48,10 @@ def _judged(key: Key, shapes: tuple[str, ...], child: str, parent: str) -> dict[
         found = apart(measured, (key, shape, {PARENT: parent, CHILD: child}, ROUNDS), SECONDS)
         if found is None:
             return {"right": False, "failed": f"at {shape} it does not end, or takes its process down."}
-        if (failed := found[CHILD].get("failed")) is not None:
-            return {"right": False, "failed": f"at {shape} {failed}"}
+        for name in (CHILD, PARENT, STAGE):
+            if (failed := found[name].get("failed")) is not None:
+                beside = "" if name == CHILD else f"the {name} that is timed beside it: "
+                return {"right": False, "failed": f"at {shape} {beside}{failed}"}
         rounds[shape] = {name: each["rounds_us"] for name, each in found.items()}
     lows = {over: [_low(each[over], each[CHILD]) for each in rounds.values()] for over in (STAGE, PARENT)}
     return {

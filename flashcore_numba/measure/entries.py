@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class Captured:
     def _launch(self) -> None:
         raise NotImplementedError
 
-    def cold(self, flush: "Flush") -> "Captured":
+    def cold(self, flush: "Flush") -> Self:
         """The same with a `Flush` before each launch, in a graph of its own."""
         pair = copy.copy(self)
         pair.flush = flush
@@ -106,6 +106,13 @@ class StageEntry(Captured):
             self.run.stage.launch(
                 self.problem, executor=self.executor, variant=self.run.variant, **self.replayed
             )
+
+    def cold(self, flush: Flush) -> Self:
+        """With outputs of its own, so that those of the warm replays are there to be judged."""
+        pair = super().cold(flush)
+        with self.stream:
+            pair.replayed = self._poisoned()
+        return pair
 
     def _poisoned(self) -> dict[str, Any]:
         """NaN in memory for each output that is always written; of packed sequences as [total, H, D_v]."""

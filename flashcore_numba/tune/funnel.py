@@ -29,10 +29,8 @@ SAVED_EACH = 64
 SHORT_ROUNDS, LONG_ROUNDS = 5, 20
 FINALISTS = 16
 
-Timing = Callable[[int | str, Workload, Sequence[Config], int], dict[str, dict[str, Any]]]
-"""(a key of SPACES, workload, configurations, rounds) -> by name `time` in milliseconds, its interval, and
-whether the timed output was right; or `failed`, in words.
-"""
+Timing = Callable[[int | str, Workload, Sequence[Config], int], list[dict[str, dict[str, Any]]]]
+"""(a key of SPACES, workload, configurations, rounds) -> of each run, by name, what `timing.timing` says."""
 
 
 def space_of(selector: str) -> Space:
@@ -189,9 +187,10 @@ def _time(
     for begin in range(0, len(left), CHUNK):
         some = left[begin : begin + CHUNK]
         progress.count(f"timing {space.stage.label}", begin, len(left), name_of(some[0]))
-        found = timing(space.key, workload, _beside(some, shipped), SHORT_ROUNDS)
-        yardstick = found.get(name_of(shipped), {}).get("time")
+        runs = timing(space.key, workload, _beside(some, shipped), SHORT_ROUNDS)
         for config in some:
+            found = next((run for run in runs if name_of(config) in run), {})
+            yardstick = found.get(name_of(shipped), {}).get("time")
             each = _verdict(found.get(name_of(config), {"failed": "it was not timed"}))
             if yardstick and "failed" not in each:
                 each["of_shipped"] = each["time"] / yardstick
@@ -237,14 +236,21 @@ def _elite(
     rule = name_of(space.rule(problem, record["sm_count"]))
     finalists += [config for config in by_ratio[FINALISTS:] if name_of(config) == rule]
     progress.step(f"timing the best {len(finalists)} again, {LONG_ROUNDS} rounds")
-    found = timing(space.key, workload, _beside(finalists, shipped), LONG_ROUNDS)
-    yardstick = found[name_of(shipped)]
+    runs = timing(space.key, workload, _beside(finalists, shipped), LONG_ROUNDS)
+    if len(runs) > 1:  # those that ended once more: only times of one run are ranked
+        failed = {name for run in runs for name, each in run.items() if "failed" in each}
+        finalists = [config for config in finalists if name_of(config) not in failed]
+        runs = timing(space.key, workload, _beside(finalists, shipped), LONG_ROUNDS)
+    found = max(runs, key=len)
     ranked = [
         (each["time"], config)
         for config in _beside(finalists, shipped)
-        if (each := _verdict(found[name_of(config)])) and "failed" not in each
+        if name_of(config) in found and "failed" not in (each := _verdict(found[name_of(config)]))
     ]
     record["finalists"] = {name_of(config): found[name_of(config)]["rounds_us"] for _, config in ranked}
+    yardstick = found.get(name_of(shipped), {}).get("rounds_us")
+    if yardstick is None:  # there is nothing to compare an elite with
+        return
     for time, config in sorted(ranked, key=lambda pair: pair[0]):
         if len(record["elite"]) == wanted:
             break
@@ -255,5 +261,5 @@ def _elite(
         if report.passed:
             record["elite"].append(
                 {"config": name, "time": time, "rounds_us": found[name]["rounds_us"]}
-                | {"shipped_rounds_us": yardstick["rounds_us"]}
+                | {"shipped_rounds_us": yardstick}
             )

@@ -15,6 +15,7 @@ from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import parse_any
 from flashcore_numba.core.workload import Workload
 from flashcore_numba.measure.stats import ratio_interval
+from flashcore_numba.measure.timing import FEWEST_ROUNDS
 from flashcore_numba.records import artifact, layout
 from flashcore_numba.stages.tuning import recorded
 from flashcore_numba.tune import record as records
@@ -133,17 +134,20 @@ def _workload(record: Mapping[str, Any]) -> Workload:
 
 
 def _rounds(record: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Of the long run, all rounds of it, by configuration."""
+    """Of the long run, by configuration: the rounds that all took part in, as a slow one may leave before the
+    last.
+    """
     timed = list(record.get("finalists", {}).items())
     for each in record["elite"]:
         timed += [(each["config"], each["rounds_us"]), (record["shipped"], each["shipped_rounds_us"])]
-    counts = {len(rounds) for _, rounds in timed}
+    counts = [len(rounds) for _, rounds in timed]
+    enough = max(2, min(FEWEST_ROUNDS, max(counts, default=0)))
     found: dict[str, list[float]] = {}
     for name, rounds in timed:
         once = found.setdefault(name, rounds)
-        if len(counts) > 1 or len(rounds) < 2 or once != rounds or not all(map(_is_time, rounds)):
+        if len(rounds) < enough or once != rounds or not all(map(_is_time, rounds)):
             raise ArgumentError(f"the rounds of {name} are not those of one run")
-    return found
+    return {name: rounds[: min(counts)] for name, rounds in found.items()}
 
 
 def _is_time(value: float) -> bool:

@@ -17,23 +17,27 @@ SECONDS_EACH, SECONDS_BESIDE = 4.0, 60.0  # of one configuration, and of inputs 
 
 def timing(
     key: int | str, workload: Workload, configs: Sequence[Config], rounds: int
-) -> dict[str, dict[str, Any]]:
-    """By name: `time` in milliseconds, `rounds_us`, and whether the timed output was `right`, or `failed`.
+) -> list[dict[str, dict[str, Any]]]:
+    """Of each run, by name: `time` in milliseconds, `rounds_us`, and whether the timed output was `right`, or
+    `failed`.
 
     All take turns in one run. Where that does not end in time, halves of them run apart, so that the one at
-    fault is alone in the end. The last configuration, which the others are compared with, is in every run.
+    fault is alone in the end. The last configuration, which the others are compared with, is in every run,
+    with its times there.
     """
     found = _apart(key, workload, configs, rounds)
     if found is not None:
-        return found
+        return [found]
     *others, yardstick = configs
-    if len(others) <= 1:
-        failed = {"failed": f"it did not end in {_seconds(configs):.0f} seconds"}
-        return {name_of(config): failed for config in others or [yardstick]}
+    failed = {"failed": f"it did not end in {_seconds(configs):.0f} seconds"}
+    if not others:
+        return [{name_of(yardstick): failed}]
+    if len(others) == 1:
+        (alone,) = timing(key, workload, [yardstick], rounds)
+        return [{name_of(others[0]): failed} | alone]
     half = len(others) // 2
-    return timing(key, workload, [*others[:half], yardstick], rounds) | timing(
-        key, workload, [*others[half:], yardstick], rounds
-    )
+    halves = ([*some, yardstick] for some in (others[:half], others[half:]))
+    return [run for some in halves for run in timing(key, workload, some, rounds)]
 
 
 def _seconds(configs: Sequence[Config]) -> float:

@@ -183,6 +183,13 @@ def test_a_time_is_the_lower_end_of_an_interval(monkeypatch):
     [
         (None, "at mission it does not end, or takes its process down."),
         ({clock.CHILD: {"failed": "its timed output is wrong."}}, "at mission its timed output is wrong."),
+        *(
+            (
+                rounds(12.0, 11.0, 10.0) | {name: {"failed": "it did not run: no room"}},
+                f"at mission the {name} that is timed beside it: it did not run: no room",
+            )
+            for name in (clock.PARENT, clock.STAGE)
+        ),
     ],
 )
 def test_what_has_no_time_is_wrong(found, says, monkeypatch):

@@ -24,7 +24,7 @@ def test_the_shipped_configuration_and_another_are_timed(number):
         for config, broken in space.points(problem)
         if broken is None and "dropped" not in funnel.compiled(number, WORKLOAD, config)
     )
-    found = timing.timing(number, WORKLOAD, [other, shipped], 5)
+    (found,) = timing.timing(number, WORKLOAD, [other, shipped], 5)
     assert set(found) == {name_of(other), name_of(shipped)}
     for each in found.values():
         assert each["right"] and 0.001 < each["time"] < 1 and len(each["rounds_us"]) == 5

@@ -150,6 +150,31 @@ def test_from_launches_to_files(tmp_path, capsys, monkeypatch):
     assert set(shape["absent"]) == TRIED
 
 
+@pytest.mark.parametrize("wrong", ["neither", "the warm replays", "the cold ones"])
+def test_outputs_of_warm_and_of_cold_replays_are_judged(wrong, monkeypatch):
+    """Neither hides what the other has written, or has not."""
+
+    def warm(entries, *rest):
+        times = timing.measure(entries, *rest)
+        if wrong == "the warm replays":
+            entries[0].replayed["out"].fill(0)
+        return times
+
+    def cold(entries, *rest):
+        if wrong == "the cold ones":
+            return [[[1.0]] * 5 for _ in entries]
+        return timing.measure_cold(entries, *rest)
+
+    monkeypatch.setattr(compare, "registers", lambda *args: None)
+    monkeypatch.setattr(compare, "LONGEST_COLD_US", 1e9)
+    monkeypatch.setattr(compare, "measure", warm)
+    monkeypatch.setattr(compare, "measure_cold", cold)
+    workloads = [[Workload(Shape(1, 1, 9, 64))]]
+    found = compare.compare([find(1)], workloads, 5, quiet(), only_peers=[])
+    (entry,) = found["shapes"][0]["entries"]
+    assert entry["error"]["right"] is (wrong == "neither")
+
+
 @pytest.mark.long
 def test_two_element_types_are_interleaved(tmp_path, capsys, monkeypatch):
     order = []

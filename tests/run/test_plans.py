@@ -241,6 +241,20 @@ def test_out_is_written_and_must_not_overlap(stub):
     assert len(stub.launched) == 1
 
 
+@pytest.mark.parametrize("name", ["sinks", "alibi_slopes", "seqused_k"])
+def test_out_must_not_overlap_what_a_feature_reads(stub, name):
+    """The first call of a layout says it, and one that has a plan."""
+    arrays, given = three(stub), feature(stub, name)
+    over = stub.array(data=given.data)
+    for out in (over, stub.array(), stub.array(), over):
+        if out is not over:
+            assert attention(*arrays, stage=15, out=out, **{name: given}) is out
+            continue
+        with pytest.raises(ArgumentError, match=f"out overlaps {name} in memory"):
+            attention(*arrays, stage=15, out=over, **{name: given})
+    assert (len(stub.long_way), len(stub.launched)) == (1, 1)
+
+
 def test_interleaved_memory_has_plans(stub):
     """q and out of one packed buffer: their extents meet, their elements do not."""
     packed_steps = (8 * 512 * 128 * 2, 512 * 128 * 2, 256, 2)

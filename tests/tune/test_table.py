@@ -1,6 +1,7 @@
 """The table of what searches found: the records give it, stages look into it, what is broken is refused."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from flashcore_numba.core.output import LSE
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.shapes import parse_any
 from flashcore_numba.core.workload import Workload
+from flashcore_numba.measure import timing
 from flashcore_numba.predict import Traffic, predict
 from flashcore_numba.records import artifact
 from flashcore_numba.report import search_tables
@@ -215,6 +217,30 @@ def test_a_stage_that_does_not_look_keeps_its_rule(tmp_path):
     assert space.shipped(problem, 132) == rule and "lengths" in table.row(entry)[5]
 
 
+def test_a_slow_configuration_may_leave_before_the_last_round(tmp_path):
+    """What is compared are the rounds that both were in: the drift after them is of one alone."""
+
+    class Clock:
+        reading = None
+        calls = replays = staticmethod(lambda entry, count: [entry.launch_us] * count)
+
+    names = ("1,2,128,2", "2,1,128,2")
+    slow = [SimpleNamespace(launches=1, launch_us=us) for us in (24_000.0, 30_000.0)]
+    rounds = {
+        name: [float(np.median(times)) for times in samples.gpu_us]
+        for name, samples in zip(names, timing.measure(slow, funnel.LONG_ROUNDS, Clock()), strict=True)
+    }
+    assert [len(each) for each in rounds.values()] == [20, 17]
+    rounds[names[0]][17:] = [1e6] * 3
+
+    def change(found):
+        elite = {"config": names[0], "rounds_us": rounds[names[0]], "shipped_rounds_us": rounds[names[1]]}
+        found |= {"finalists": rounds, "elite": [elite], "shipped": names[1]}
+
+    (entry,) = table.made(written(tmp_path, kept(change)))
+    assert entry["less"] == {"low": pytest.approx(0.2), "high": pytest.approx(0.2)} and entry["taken"]
+
+
 def test_times_that_vary_replace_nothing(tmp_path):
     def vary(found):
         faster(1.03)(found)
@@ -291,6 +317,7 @@ BROKEN = [
     (edited("elite", 0, "rounds_us", 3, to=-1.0), "the rounds of 2,1,128,2 are not those of one run"),
     (edited("elite", 0, "rounds_us", 3, to=float("nan")), "the rounds of 2,1,128,2 are not those of one run"),
     (edited("elite", 0, "rounds_us", to=[7.0]), "the rounds of .* are not those of one run"),
+    (edited("elite", 0, "rounds_us", to=[7.0] * 4), "the rounds of .* are not those of one run"),
     (edited("cache", "2,1,128,2", "keys", to=64), "2,1,128,2 of its elite is 2,1,64,2 in its cache"),
     (edited("cache", "2,1,128,2", "checked", to=False), "2,1,128,2 of its elite .*has not found it right"),
     (edited("cache", "1,2,128,2", "dropped", to="it spills"), "1,2,128,2 of its elite .*: it spills"),

@@ -6,6 +6,7 @@ import multiprocessing
 import pickle
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -99,7 +100,7 @@ def modelled(best):
             far = sum(config[name] != value for name, value in best.items())
             time = 0.010 * (1 + 0.1 * far)
             found[name_of(config)] = {"time": time, "rounds_us": [1000 * time] * rounds, "right": True}
-        return found
+        return [found]
 
     timed.asked = asked
     return timed
@@ -205,13 +206,13 @@ def test_a_search_goes_on_where_it_was_stopped(few, tmp_path, monkeypatch):
 @pytest.mark.long
 def test_what_is_wrong_or_does_not_end_is_no_time(few):
     def timed(number, workload, configs, rounds):
-        found = modelled({})(number, workload, configs, rounds)
+        (found,) = modelled({})(number, workload, configs, rounds)
         for name, each in found.items():
             if name.startswith("2,1"):
                 each["right"] = False
             if name.startswith("1,2"):
                 found[name] = {"failed": "it did not end"}
-        return found
+        return [found]
 
     found = funnel.search(SPACES[16], SMALL, QUIET, None, timed, GPU, elite=9)
     kinds = {name: each["time"] for name, each in found["cache"].items()}
@@ -309,16 +310,96 @@ def test_what_the_compiler_drops(monkeypatch):
     assert broken["dropped"] == "it does not compile", "static_assert of the kernel"
 
 
+class Slower:
+    """Each run takes half as long again as the one before: what `timing._apart` may find. Some do not end."""
+
+    def __init__(self, *hang):
+        self.hang, self.time = {*hang}, 0.010
+
+    def __call__(self, number, workload, some, rounds):
+        names = [name_of(each) for each in some]
+        if self.hang & {*names}:
+            return None
+        self.time *= 1.5
+        return {
+            name: {"time": self.time, "rounds_us": [1000 * self.time] * rounds, "right": True}
+            for name in names
+        }
+
+
 def test_one_that_hangs_is_found_among_others(monkeypatch):
-    configs = [{"n": n} for n in range(7)]
+    """Each run has the times of the last one there."""
+    monkeypatch.setattr(timing, "_apart", Slower("4"))
+    runs = timing.timing(16, SMALL, [{"n": n} for n in (*range(7), 99)], 5)
+    assert [set(run) - {"99"} for run in runs] == [{"0", "1", "2"}, {"3"}, {"4"}, {"5", "6"}]
+    assert [name for run in runs for name, each in run.items() if "failed" in each] == ["4"]
+    assert "did not end in" in next(run["4"]["failed"] for run in runs if "4" in run)
+    assert len({run["99"]["time"] for run in runs}) == len(runs)
 
-    def apart(number, workload, some, rounds):
-        return None if {"n": 4} in some else {name_of(each): {"time": 1.0, "right": True} for each in some}
 
-    monkeypatch.setattr(timing, "_apart", apart)
-    found = timing.timing(16, SMALL, [*configs, {"n": 99}], 5)
-    assert {name for name, each in found.items() if "failed" in each} == {"4"}
-    assert "did not end in" in found["4"]["failed"]
+@pytest.mark.parametrize("hang, failed", [("3", {"3"}), ("99", {"3", "99"})])
+def test_one_that_hangs_beside_the_last_one_alone(monkeypatch, hang, failed):
+    monkeypatch.setattr(timing, "_apart", Slower(hang))
+    (run,) = timing.timing(16, SMALL, [{"n": 3}, {"n": 99}], 5)
+    assert set(run) == {"3", "99"} and {name for name in run if "failed" in run[name]} == failed
+
+
+@pytest.fixture
+def passing(few, monkeypatch):
+    """The CPU executor finds everything right."""
+    monkeypatch.setattr(funnel, "check_stage", lambda stage, **options: SimpleNamespace(passed=True))
+
+
+HANGS = "1,2,64,2"
+
+
+def test_times_of_runs_apart_are_compared_within_each(passing, monkeypatch):
+    """All are as fast as the shipped one beside them."""
+    monkeypatch.setattr(timing, "_apart", Slower(HANGS))
+    found = funnel.search(SPACES[16], SMALL, QUIET, None, timing.timing, GPU)
+    assert [name for name, each in found["cache"].items() if "failed" in each] == [HANGS]
+    assert {each["of_shipped"] for name, each in found["cache"].items() if name != HANGS} == {1.0}
+
+
+def test_the_elite_is_of_one_run(passing, monkeypatch):
+    """Which is repeated without a configuration that hangs in it."""
+    asked = []
+    monkeypatch.setattr(timing, "_apart", apart := Slower())
+
+    def timed(number, workload, configs, rounds):
+        if rounds == funnel.LONG_ROUNDS:
+            apart.hang = {HANGS}
+            asked.append({name_of(config) for config in configs})
+        return timing.timing(number, workload, configs, rounds)
+
+    found = funnel.search(SPACES[16], SMALL, QUIET, None, timed, GPU)
+    first, second = asked
+    assert first - second == {HANGS} and set(found["finalists"]) == second and len(found["elite"]) == 3
+    assert all(each["rounds_us"] == each["shipped_rounds_us"] for each in found["elite"])
+
+
+@pytest.mark.parametrize("hang, elite", [("the other", 1), ("the shipped one", 0), ("none", 0)])
+def test_the_only_finalist_hangs(passing, monkeypatch, tmp_path, hang, elite):
+    """Or what it is compared with: the record is written, with an elite where there is a comparison."""
+    space, path = SPACES[16], tmp_path / "record.json"
+    shipped = name_of(space.shipped(funnel.stand_in(space, SMALL), record.SM_COUNT))
+
+    def timed(number, workload, configs, rounds):
+        if rounds == funnel.SHORT_ROUNDS:  # of one alone there is a time
+            (found,) = modelled({})(number, workload, configs, rounds)
+            right = [name for name in found if name != shipped][:1]
+            return [{name: each | {"right": name in right} for name, each in found.items()}]
+        (other,) = (name_of(config) for config in configs[:-1])
+        if hang == "none":
+            (found,) = modelled({})(number, workload, configs, rounds)
+            return [found | {shipped: {"failed": "it did not run"}}]
+        monkeypatch.setattr(timing, "_apart", Slower(other if hang == "the other" else shipped))
+        return timing.timing(number, workload, configs, rounds)
+
+    monkeypatch.setattr(funnel, "CHUNK", 99)
+    found = funnel.search(space, SMALL, QUIET, path, timed, GPU, elite=3)
+    assert [each["config"] for each in found["elite"]] == [shipped] * elite
+    assert record.load(path)["elite"] == layout.rounded(found["elite"])
 
 
 def _sleep(pipe, *given):

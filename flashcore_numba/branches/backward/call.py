@@ -218,7 +218,7 @@ class _Call(NamedTuple):
         check_limit_of_time(self.time_limit, arrays["q"].view)
         problem = self._problem(arrays, added)
         stage, variant = self._stage(problem)
-        written = Written(GRADIENTS, wanted, self.packed)
+        written = Written(GRADIENTS, wanted, self.packed, apart=added)
         return run(stage, variant, problem, arrays, written, self.time_limit, key, order)
 
     def _adopted(self, array: Any, name: str) -> Adopted:

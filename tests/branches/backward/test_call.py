@@ -118,6 +118,22 @@ def test_bad_arguments_are_named_and_nothing_is_written(rng):
     assert (target == 7).all()
 
 
+def test_a_gradient_must_not_overlap_what_a_feature_reads(rng):
+    memory = np.zeros(1 << 14, np.uint8)
+    target, bounds = memory[: 9 * 2 * 64 * 2].view(np.float16), np.array([0, 9], np.int32)
+    sinks, used = memory[:8].view(np.float32), memory[:4].view(np.int32)
+    x = backward_inputs(normal(rng, 1, 2, 9, 9, 64), rng)
+    for name, feature in {"sinks": sinks, "alibi_slopes": sinks, "seqused_k": used}.items():
+        with pytest.raises(ArgumentError, match=f"dk overlaps {name} in memory"):
+            attention_backward(*arrays(x), **{name: feature}, dk=target.reshape(1, 2, 9, 64))
+    packed = [a[0].swapaxes(0, 1) if a.ndim == 4 else a[0] for a in arrays(x)]
+    ends = memory[:8].view(np.int32)
+    ends[:] = bounds
+    with pytest.raises(ArgumentError, match="dq overlaps cu_seqlens_k in memory"):
+        attention_varlen_backward(*packed, bounds, ends, dq=target.reshape(9, 2, 64))
+    assert memory[:8].tobytes() == bounds.tobytes() and not memory[8:].any()
+
+
 def test_determinism_is_refused_where_no_variant_has_it(rng, monkeypatch):
     x = backward_inputs(normal(rng, 1, 2, 9, 9, 64), rng)
     with pytest.raises(UnsupportedError, match="deterministic"):

@@ -157,6 +157,18 @@ def test_a_plan_does_not_hide_a_bad_argument(stub):
     assert len(stub.launched) == launched
 
 
+def test_a_plan_does_not_hide_a_gradient_over_an_array_of_a_feature(stub):
+    arrays, sinks = given(stub), stub.array((8,), dtype=np.float32)
+    over = stub.array(data=sinks.data)
+    for dq in (over, stub.array(), stub.array(), over):
+        if dq is not over:
+            attention_backward(*arrays, stage=WGMMA, sinks=sinks, dq=dq)
+            continue
+        with pytest.raises(ArgumentError, match="dq overlaps sinks in memory"):
+            attention_backward(*arrays, stage=WGMMA, sinks=sinks, dq=dq)
+    assert stub.launched and len(plans._plans) == 1
+
+
 @pytest.mark.parametrize("name", ["q", "dout", "out"])
 def test_rows_that_are_not_aligned_are_copied_each_time(stub, name):
     names = ("dout", "q", "k", "v", "out", "lse")
