@@ -473,6 +473,12 @@ PULL_BACKWARD = (
         expected=ORDER,
     ),
     _mutant(
+        "backward", "keys_come_early", "Keys come where those of the step before are still read.",
+        ("                rank.wait(SIDE, left[i - 1])  # or the copy overwrites keys that step i - 1 still"
+         " reads\n", "                pass\n"),
+        expected=ORDER,
+    ),
+    _mutant(
         "backward", "slots_reused_early", "With two slots a part overwrites one that its owner still takes.",
         ("SLOTS = 3\n", "SLOTS = 2\n"), expected=ORDER,
     ),

@@ -94,15 +94,6 @@ HARMLESS = [
             ("rank.wait(SIDE, written)", "rank.wait(SIDE, rank.record(MAIN))"),
         ),
         (
-            "backward",
-            "keys_wait_for_the_barrier_alone",  # which waits for the kernel
-            "programs",
-            (
-                "                rank.wait(SIDE, left[i - 1])  # or the copy",
-                "                pass  # or the copy",
-            ),
-        ),
-        (
             "pull",
             "copies_on_the_main_stream",
             "programs",
