@@ -206,7 +206,7 @@ STAGE_04 = (
         expected=BARRIER, on_gpu=False,
     ),
     _mutant(
-        4, "barrier_in_branch", "A barrier stands inside a condition that not all threads meet.",
+        4, "barrier_in_branch", "A barrier is inside a condition that not all threads meet.",
         ("            cuda.syncthreads()  # the V tile",
          "            if p > 0:\n                cuda.syncthreads()  # the V tile"),
         expected=BARRIER, on_gpu=False,

@@ -26,7 +26,7 @@ class Gate:
     rows of all heads of `shape` below each other.
     """
 
-    what: str  # "sectors a request of the stores to `scores`"
+    what: str  # "sectors per request of the stores to `scores`"
     value: Callable[[list[Any]], float]
     before: float | None
     right: float

@@ -14,7 +14,7 @@ from flashcore_numba.wide import load4
 
 COLS = 16  # threads side by side along the keys, then along the components
 TM = 2  # rows a thread owns
-STEP = 8  # two 16-byte loads per turn: the second is under way while the first multiplies
+STEP = 8  # two 16-byte loads per iteration: the second is under way while the first multiplies
 
 
 @cuda.jit(device=True)

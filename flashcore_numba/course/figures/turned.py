@@ -26,7 +26,7 @@ def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
 
 @lettered
 def draw_own(lesson: Any, stage: Stage, whose: str) -> Figure:
-    """A warp stores per row and loads a column of a tile, whose rows are as far apart as the kernel says.
+    """Rows of a tile are stored and its columns loaded, a warp each; rows are as far apart as the kernel says.
 
     Raises ValueError where the text declares no `float tile[...][...]`.
     """

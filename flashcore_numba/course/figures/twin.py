@@ -134,8 +134,8 @@ def _product(lesson: Any, stage: Stage, whose: str) -> Frame:
     axes.text(LEFT, rows + 3.2, ", ".join(parts), fontsize=9.5, va="center")
     verdict = "the same requests" if total == right else "not the same requests"
     caption = (
-        f"P V, four keys per turn, in two languages: {verdict}. Numba: {said[0]}; CUDA C: {said[1]}, for a "
-        "warp and a tile."
+        f"P V, four keys per iteration, in two languages: {verdict}. Numba: {said[0]}; CUDA C: {said[1]}, "
+        "for a warp and a tile."
     )
     return Frame(png(picture), caption, f"{caption} The Numba loop: {' / '.join(map(str.strip, numba))}.")
 

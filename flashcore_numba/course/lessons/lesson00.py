@@ -73,7 +73,8 @@ QUESTIONS = (
         unit="µs",
         truth=lambda evidence: evidence.limit("fp32"),
         source="computed",
-        why="The FLOPs over the peak rate; memory and the exponentials need far less and can overlap.",
+        why="The longest of the times that the units need: each has its work and its peak rate, and they can "
+        "overlap.",
     ),
     Question(
         key="times_slower",

@@ -93,7 +93,7 @@ yet divided.""",
             "element.",
         ),
         Gate(
-            what="sectors a request of the loads from `scores`",
+            what="sectors per request of the loads from `scores`",
             value=_sectors_a_request("scores", "load"),
             before=32,
             right=4,

@@ -134,8 +134,8 @@ LESSON = Lesson(
         ),
         Question(
             key="traffic",
-            text="At that shape, the sectors of all requests of stage 03 are how many times the bytes of "
-            "stage 02?",
+            text="At that shape, how many times as many bytes do the sectors of all requests add up to in "
+            "stage 03 as in stage 02?",
             unit="times",
             truth=lambda evidence: evidence.count(3, "global_bytes") / evidence.count(2, "global_bytes"),
             source="counted",

@@ -100,7 +100,7 @@ the hazard it closes.""",
             before=0,
             right=2_048,
             bar=2_200,
-            advice="Two hazards a tile, so two barriers per tile: look for one that closes neither.",
+            advice="Two hazards per tile, so two barriers per tile: look for one that closes neither.",
         ),
         Gate(
             what="float32 multiply-adds",

@@ -177,8 +177,8 @@ QUESTIONS = (
         unit="µs",
         truth=lambda evidence: evidence.us("05 online_softmax"),
         source="measured",
-        why="The shared-memory wavefronts are the same to the last one, and they limit both kernels. What "
-        "was saved had been hidden under them, for the greater part.",
+        why="The shared-memory wavefronts are the same to the last one. What was saved had been hidden, for "
+        "the greater part: other warps worked meanwhile.",
     ),
     Question(
         key="gain",

@@ -35,7 +35,8 @@ multiplied before the next 4 are loaded.""",
         "row, col": "the thread's first query row and its column, 0 to COLS - 1",
         "D": "the head dimension, 64 or 128",
         "TM, COLS": "2 query rows per thread; 16 threads side by side along the keys",
-        "STEP": "8: a turn of an outer loop over D, so that the compiler has two loads of each row under way",
+        "STEP": "8: components per iteration of an outer loop over D, so that the compiler has two loads "
+        "of each row under way",
         "load4": "load4(array, (i, c)): the four floats from array[i, c] on, as a tuple, in one 16-byte load",
         "fma4": "fma4(total, a, b): total + a . b for two tuples of four",
     },
@@ -51,7 +52,7 @@ multiplied before the next 4 are loaded.""",
         "outside, and the loops over rows and keys inside, where what was loaded is at hand.",
         "First set all of s_rmem to 0. Then walk over c in steps of 4: load q0 and q1, the four components "
         "of the thread's two rows, and after them one key's four components at a time.",
-        "The loop over j stands inside the loop over c, after the loads of q0 and q1. Each turn loads k "
+        "The loop over j is inside the loop over c, after the loads of q0 and q1. Each iteration loads k "
         "once, for both rows: key col + COLS * j of the tile.",
         "for c in range(0, D, 4): q0, q1 = load4(q_smem, (row, c)), load4(q_smem, (row + 1, c)); then for j "
         "in range(s_rmem.shape[1]): k = load4(k_smem, (col + COLS * j, c)); s_rmem[0, j] = fma4(s_rmem[0, "
@@ -137,8 +138,8 @@ LESSON = Lesson(
             unit="wavefronts",
             truth=lambda evidence: evidence.count(6, "shared_load_wavefronts"),
             source="counted",
-            why="32 multiply-adds a thread cost 6 loads of 2 wavefronts each, in both products: 12 / 32 "
-            "wavefronts a multiply-add of a warp, and there are 2 x 128 x 128 x 64 / 32 of those.",
+            why="32 multiply-adds per thread cost 6 loads of 2 wavefronts each, in both products: 12 / 32 "
+            "wavefronts per multiply-add of a warp, and there are 2 x 128 x 128 x 64 / 32 of those.",
         ),
         Question(
             key="microseconds",
@@ -148,8 +149,8 @@ LESSON = Lesson(
             truth=lambda evidence: evidence.us("06 register_tiles"),
             source="measured",
             why='The wavefronts fall by a factor of <!--calc count(5, "shared_wavefronts") / count(6, '
-            '"shared_wavefronts") | .1f--><!---->. The time falls less: shared memory still needs longer '
-            "than the multiply-adds, and 8 warps per SM hide less waiting than 32.",
+            '"shared_wavefronts") | .1f--><!---->. The time falls less: 8 warps per SM hide '
+            "less waiting than 32.",
         ),
     ),
     explanation=Explanation(

@@ -77,9 +77,9 @@ Load the 4 weights with one 16-byte load, and the 8 components of a key with one
     ),
     advice={
         "out of bounds": "An array float v[8] has elements 0 to 7. In shared memory, row key + i of the V "
-        "tile begins (key + i) * LD halves behind v_smem, and the weight of key + i is p_row[key + i]. Which "
+        "tile begins (key + i) * LD halves after v_smem, and the weight of key + i is p_row[key + i]. Which "
         "of them left its array?",
-        "uninitialised read": "Behind the 64 halves of a row of V come 8 of padding that nobody writes, and "
+        "uninitialised read": "After the 64 halves of a row of V come 8 of padding that nobody writes, and "
         "a local array such as float v[8] holds nothing until load8 has filled it.",
         "misaligned": "16 bytes are 4 floats or 8 halves. With key = 0, 4, 8, ... a load of P may start at "
         "p_row + key, and p_row + key + 1 is not a multiple. Of V it may start at a row, and rows are LD "
@@ -91,8 +91,7 @@ LESSON = Lesson(
     number=7,
     file="07_wmma_qk",
     title="Half on the tensor core",
-    idea="The tensor core makes one of the two products nearly free. The time hardly moves: the other half "
-    "sets it.",
+    idea="The tensor core takes over one of the two products; what does the other half do?",
     exercise=EXERCISE,
     questions=(
         Question(

@@ -49,7 +49,7 @@ Load o once and store it once, whatever KEYS is.""",
         "an accumulator says its layout when it is loaded, since its type does not.",
         "The inner dimension is the key. A step of 16 keys is 16 columns further in P, p_smem + key, and 16 "
         "rows further in V, v_smem + key * LD.",
-        "P is matrix_a, row_major. V is matrix_b and lies [key, component], as the multiplication takes it: "
+        "P is matrix_a, row_major. V is matrix_b and is [key, component], as the multiplication takes it: "
         "row_major, where K had to be col_major. wmma::mma_sync(o, p, v, o), and after the loop "
         "store_matrix_sync(o_smem, o, O_LD, wmma::mem_row_major).",
     ),
@@ -61,7 +61,7 @@ Load o once and store it once, whatever KEYS is.""",
             right=11_648,
             bar=12_200,
             advice="Let mma_sync multiply, not lanes. A part of O costs 8 wavefronts to load and 8 to store: "
-            "it should make that trip once per tile, not once a product.",
+            "it should make that trip once per tile, not once per product.",
             cause="shared memory",
         ),
         Gate(
@@ -128,8 +128,8 @@ LESSON = Lesson(
             unit="",
             truth=lambda evidence: evidence.us("08 wmma_full", "4x8x256x64") / evidence.us("08 wmma_full"),
             source="measured",
-            why="Two blocks on an SM wait for different things at different moments. Were a unit the limit, "
-            "the same work would take the same time.",
+            why="Two blocks on an SM wait for different things at different moments: when one waits, the "
+            "other may run.",
         ),
         Question(
             key="instructions",
@@ -152,8 +152,7 @@ LESSON = Lesson(
             truth=lambda evidence: evidence.us("08 wmma_full"),
             source="measured",
             why="Half the wavefronts and a fourth of the instructions, but <!--ratio 07 wmma_qk / 08 "
-            "wmma_full--><!----> times the speed: four barriers cut a tile into phases that wait one after "
-            "the other.",
+            "wmma_full--><!----> times the speed: something else takes the time now.",
         ),
     ),
     explanation=Explanation(

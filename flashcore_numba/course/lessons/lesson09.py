@@ -11,11 +11,11 @@ EXERCISE = Exercise(
     first="const element* k_tile = k_smem + t % BUFFERS * KEYS * KV_LD;",
     last="__syncthreads();  // S is whole before a lane reads its row of it",
     task="""\
-The head of turn t: everything up to S. All 384 threads of the block execute these lines, once for each
-tile t = tiles.begin, ..., tiles.end - 1. Tile t was asked for one turn ago (the first one before the first
-turn) and lies, or will lie, in buffer t % BUFFERS. Leave
+The head of iteration t: everything up to S. All 384 threads of the block execute these lines, once for each
+tile t = tiles.begin, ..., tiles.end - 1. Tile t was asked for one iteration ago (the first one before the
+first iteration). Its copies go to buffer t % BUFFERS. Leave
   - k_tile and v_tile: pointers of type const element* to the first element of tile t in k_smem and v_smem;
-    the rest of the turn reads v_tile
+    the rest of the iteration reads v_tile
   - the copies of tile t + 1 asked for, and possibly still under way
   - s_smem: the 48 x 32 scores of tile t, whole, and safe to read for all threads: parts of 16 x 16, one
     for each of the warps 0 to 5; the other six warps multiply nothing""",
@@ -41,7 +41,7 @@ turn) and lies, or will lie, in buffer t % BUFFERS. Leave
         Wanted("s_smem[row * S_LD + 4 * part]", "one score of the row of this thread"),
     ),
     hints=(
-        "Five things, and the order decides what overlaps: where tile t lies; ask for tile t + 1; wait for "
+        "Five things, and the order decides what overlaps: where tile t is; ask for tile t + 1; wait for "
         "tile t; a barrier; multiply. Then a barrier once more.",
         "The groups of a thread finish in the order in which they were committed. When the wait is reached, "
         "which groups can be unfinished, and which of them must not be?",
@@ -67,8 +67,8 @@ turn) and lies, or will lie, in buffer t % BUFFERS. Leave
             before=0,
             right=1_152,
             bar=1_200,
-            advice="Only Q, before the first turn, may be waited for at once. Look at which tile your wait "
-            "lets stay under way: nothing else can hide the time of its copies.",
+            advice="Only Q, before the first iteration, may be waited for at once. Look at which tile your "
+            "wait lets stay under way: nothing else can hide the time of its copies.",
         ),
         Gate(
             what="requests to load from global memory",
@@ -76,14 +76,15 @@ turn) and lies, or will lie, in buffer t % BUFFERS. Leave
             before=288,
             right=224,
             bar=224,
-            advice="Each tile is asked for once: look for a turn that asks for a tile that is there already.",
+            advice="Each tile is asked for once: look for an iteration that asks for a tile that is there "
+            "already.",
         ),
     ),
     advice={
         "missing wait": "Copies are still under way where somebody reads them or copies to the same place. "
         "Count the groups that are unfinished when your wait is reached, and how many of them it lets be.",
-        "race": "Who wrote what is read here? Behind a copy stand the wait of the thread that asked for it "
-        "and then a barrier of the whole block. Behind S, which six warps write and all read, stands a "
+        "race": "Who wrote what is read here? A copy is followed by the wait of the thread that asked for it "
+        "and then by a barrier of the whole block. S, which six warps write and all read, is followed by a "
         "barrier.",
         "uninitialised read": "Where does tile t begin, and who multiplies? A buffer is KEYS rows of KV_LD "
         "halves, and only warps 0 to 5 have rows of Q and a part of S.",
@@ -101,6 +102,12 @@ def _padding(evidence: Any) -> float:
     return q + s + p + rows * 4 * (d + 8 - evidence.constant(9, "O_LD"))
 
 
+def _wavefronts(row_bytes: int) -> int:
+    """Of a 16 x 16 fragment of halves: four steps of 8 rows of 16 bytes, which are `row_bytes` apart."""
+    words = [(row * row_bytes // 4 + word) % 32 for row in range(8) for word in range(4)]
+    return 4 * max(words.count(bank) for bank in range(32))
+
+
 QUESTIONS = (
     Question(
         key="smem_bytes",
@@ -116,15 +123,14 @@ QUESTIONS = (
     Question(
         key="p_wavefronts",
         text="A warp loads a 16 x 16 part of P as a fragment: 512 bytes, four wavefronts at best, each of 8 "
-        "rows of 16 bytes. The rows of P are 64 bytes apart. How many wavefronts does it take?",
+        "rows of 16 bytes. Suppose that the rows of P were as long as those of S, 48 elements: 96 bytes. "
+        "How many wavefronts would the fragment take?",
         unit="wavefronts",
-        truth=lambda evidence: (
-            evidence.wavefronts(9, "load_matrix_sync(p", "load")
-            / evidence.requests(9, "load_matrix_sync(p", "load")
-        ),
-        source="counted",
-        why="64 bytes are 16 banks. Rows 0, 2, 4 and 6 begin in bank 0, rows 1, 3, 5 and 7 in bank 16: four "
-        "rows meet, and each of the four wavefronts becomes four.",
+        truth=lambda evidence: float(_wavefronts(2 * evidence.constant(9, "S_LD"))),
+        source="computed",
+        why="96 bytes are 24 banks. Rows 0 to 3 begin in banks 0, 24, 16 and 8, rows 4 to 7 in the same "
+        "four: two rows meet, and each of the four wavefronts becomes two. With the 64 bytes of the plan's "
+        "map each becomes four.",
     ),
     Question(
         key="microseconds",
@@ -183,7 +189,7 @@ LESSON = Lesson(
         },
     ),
     figures={
-        "memory": "The memory map to scale: what lies where in the block's shared memory.",
+        "memory": "The memory map to scale: what is where in the block's shared memory.",
         "strides": "In which banks the first 8 rows of each array begin, and how many wavefronts they need.",
         "wavefronts": "Wavefronts by source line, those lost to bank conflicts hatched.",
         "barriers": "The barriers by source line, beside those of stage 08.",

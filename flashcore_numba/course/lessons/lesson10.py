@@ -19,7 +19,7 @@ the block execute these lines, once.
    K and of V, into their buffer of the ring, as ONE group of copies. The loop calls it for tiles that do not
    exist, too, and counts on a group each time.
 2. Ask for the block's rows of Q, as a group of their own, the first.
-3. Ask for as many tiles as can be under way before the first turn. Turn t begins with
+3. Ask for as many tiles as can be under way before the first iteration. Iteration t begins with
    load_keys_and_values(t + STAGES - 1), then waits until at most STAGES - 1 groups are unfinished.""",
     given={
         "load_tile": "load_tile(to, from, row_stride, inside): asks for this thread's share of KEYS rows; "
@@ -41,11 +41,12 @@ the block execute these lines, once.
     wanted=(),
     hints=(
         "The ring has STAGES buffers. One of them is being multiplied, so at most how many tiles can be "
-        "under way at the moment when turn t has just asked for its new one?",
-        "Count the groups at the first turn's wait: Q's, those of the tiles asked for here, and the one that "
-        "the turn itself adds. All but the newest STAGES - 1 must be finished. Is tile 0 among them?",
-        "A tile that does not exist gets an empty group, or the waits of the last turns count wrongly: the "
-        "commit belongs behind the `if`, not into it.",
+        "under way at the moment when iteration t has just asked for its new one?",
+        "Count the groups at the first iteration's wait: Q's, those of the tiles asked for here, and the one "
+        "that the iteration itself adds. All but the newest STAGES - 1 must be finished. Is tile 0 among "
+        "them?",
+        "A tile that does not exist gets an empty group, or the waits of the last iterations count wrongly: "
+        "the commit belongs after the `if`, not in it.",
         "In the function: if (t < tiles.end) with first_key = t * KEYS and buffer = t % STAGES * KEYS * LD, "
         "two calls of load_tile with params.S_k - first_key rows inside; then the commit. Then Q, a commit, "
         "and STAGES - 1 calls.",
@@ -57,8 +58,8 @@ the block execute these lines, once.
             before=832,
             right=832,
             bar=832,
-            advice="Each tile is asked for once: which tiles does your loop ask for, and which one does turn "
-            "0 ask for again?",
+            advice="Each tile is asked for once: which tiles does your loop ask for, and which one does "
+            "iteration 0 ask for again?",
             shape=LONGER,
         ),
         Gate(
@@ -96,21 +97,23 @@ the block execute these lines, once.
 QUESTIONS = (
     Question(
         key="stage_bytes",
-        text="A stage more is one more tile of K and one of V, each of 64 rows of 72 halves. How many bytes "
-        "of shared memory is that?",
+        text="A stage more is one more tile of K and one of V, each of 64 rows. How many bytes of shared "
+        "memory is that at D = 128, where a row is padded by 8 halves as well?",
         unit="bytes",
         truth=lambda evidence: (
-            evidence.constant(10, "SMEM_BYTES", variant="3")
-            - evidence.constant(10, "SMEM_BYTES", variant="2")
+            evidence.constant(10, "SMEM_BYTES", head_dim=128, variant="3")
+            - evidence.constant(10, "SMEM_BYTES", head_dim=128, variant="2")
         ),
         source="computed",
-        why="2 x 64 x 72 x 2 bytes. Two stages make a block of 78,336 bytes, four one of 115,200.",
+        why="2 x 64 x 136 x 2 bytes. At D = 64, two stages make a block of 78,336 bytes, four one of "
+        "115,200.",
     ),
     Question(
         key="barriers",
         text="Stage 09 reaches <!--calc barriers(9)--><!----> barriers at 1x1x128x64, counted once per "
         "warp: 3 blocks of 12 warps, 4 tiles of 32 keys, 4 barriers per tile and one before the first. "
-        "Stage 10 has the same blocks and the same barriers in a turn, and tiles of 64 keys. How many?",
+        "Stage 10 has the same blocks and the same barriers in an iteration, and tiles of 64 keys. How "
+        "many?",
         unit="barriers",
         truth=lambda evidence: evidence.count(10, "barriers"),
         source="counted",
@@ -119,7 +122,7 @@ QUESTIONS = (
     Question(
         key="second",
         text="With one stage, a tile is asked for and waited for at once. How many microseconds does the "
-        "second stage save at 1x8x512x64, where a block has 8 turns?",
+        "second stage save at 1x8x512x64, where a block has 8 iterations?",
         unit="µs",
         truth=lambda evidence: evidence.us("10 pipeline 1") - evidence.us("10 pipeline"),
         source="measured",
@@ -133,10 +136,9 @@ QUESTIONS = (
         truth=lambda evidence: evidence.ratio("10 pipeline 4", "10 pipeline"),
         source="measured",
         why='A copy of <!--calc (us("10 pipeline 1") - us("10 pipeline")) / 8 | .2f--><!----> µs has one '
-        'turn of <!--calc (us("10 pipeline") - us("10 pipeline", "1x8x256x64")) / 4 | .2f--><!----> µs to '
-        "arrive in. More "
-        "time is of no use to it, and the prologue has two tiles more to ask for before anything is "
-        "multiplied.",
+        'iteration of <!--calc (us("10 pipeline") - us("10 pipeline", "1x8x256x64")) / 4 | .2f--><!----> µs '
+        "to arrive in. More time is of no use to it, and the prologue has two tiles more to ask for before "
+        "anything is multiplied.",
     ),
 )
 
@@ -144,7 +146,8 @@ LESSON = Lesson(
     number=10,
     file="10_pipeline",
     title="When deeper is slower",
-    idea="A ring of buffers gives each copy more turns of time, until it has enough; beyond that it costs.",
+    idea="A ring of buffers gives each copy more iterations of time, until it has enough; beyond that it "
+    "costs.",
     exercise=EXERCISE,
     questions=QUESTIONS,
     explanation=Explanation(
@@ -153,8 +156,9 @@ LESSON = Lesson(
         feedback={
             "copies": "No: with a third stage they would have twice the time, and the kernel takes "
             "<!--us 10 pipeline 3--><!----> µs instead of <!--us 10 pipeline--><!---->.",
-            "barriers": "Hardly: the experiment that left out one of the four in each turn (and was still "
-            "right, because the next turn's barrier did its work) gained 0.1 µs in 16 turns, measured once.",
+            "barriers": "Hardly: the experiment that left out one of the four in each iteration (and was "
+            "still right, because the next iteration's barrier did its work) gained 0.1 µs in 16 iterations, "
+            "measured once.",
             "tensor": "No: the tensor cores could do all products in <!--limit tensor--><!----> µs.",
             "shared": 'Yes: a block\'s <!--calc count(10, "shared_wavefronts", "1x1x512x64") / grid(10, '
             '"1x1x512x64") | ,.0f--><!----> wavefronts fill <!--calc count(10, "shared_wavefronts", '
@@ -168,8 +172,8 @@ LESSON = Lesson(
         },
     ),
     figures={
-        "in_flight": "Which tiles are under way and which is multiplied, turn by turn, for one to four "
-        "stages.",
+        "in_flight": "Which tiles are under way and which is multiplied, iteration by iteration, for one to "
+        "four stages.",
         "memory": "The memory map to scale.",
         "wavefronts": "Wavefronts by source line, those lost to bank conflicts hatched.",
         "barriers": "The barriers by source line, beside those of stage 09.",

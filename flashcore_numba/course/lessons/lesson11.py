@@ -65,7 +65,8 @@ has produced must be visible to all warps, and everything that it has read may b
     ),
     advice={
         "race": "Two roles meet in one step: one writes what another reads. Which tile does each of them "
-        "work on in this step, and in which buffer or slot? Behind a copy stand its wait and then a barrier.",
+        "work on in this step, and in which buffer or slot? A copy is followed by its wait and then by a "
+        "barrier.",
         "uninitialised read": "A role works on a tile that does not exist or is not there yet, or looks for "
         "it in the wrong slot: look at the conditions for the first and the last steps, then at the slots.",
         "missing wait": "A tile is used before its copies have arrived, or its slot is filled while they are "
@@ -76,8 +77,8 @@ has produced must be visible to all warps, and everything that it has read may b
 
 
 def _barriers(evidence: Any, phase: str) -> float:
-    """What one warp of a block passes at the mission shape."""
-    shape = "1x1x512x64"
+    """What one warp of a block passes at 256 keys."""
+    shape = "1x1x256x64"
     blocks = evidence.grid(11, shape, phase)
     return evidence.barriers(11, shape=shape, variant=phase) / blocks / evidence.warps(11, shape, phase)
 
@@ -94,23 +95,23 @@ def _best(evidence: Any) -> str:
 QUESTIONS = (
     Question(
         key="before",
-        text="A block at 1x8x512x64 walks over 8 tiles of 64 keys. In phase 0 each tile has four barriers, "
+        text="A block at 1x8x256x64 walks over 4 tiles of 64 keys. In phase 0 each tile has four barriers, "
         "and one more comes before the output is written. How many does a warp pass?",
         unit="barriers",
         truth=lambda evidence: _barriers(evidence, "0"),
         source="counted",
-        why="4 x 8 + 1.",
+        why="4 x 4 + 1.",
     ),
     Question(
         key="after",
         text="In phase 1 each step has one barrier; a tile is multiplied in step i, exponentiated in step i "
         "+ 1 and multiplied with V in step i + 2. One barrier comes before the first step, one before the "
-        "output. How many does a warp pass now?",
+        "output. How many does a warp pass now, at the same 256 keys?",
         unit="barriers",
         truth=lambda evidence: _barriers(evidence, "1"),
         source="counted",
-        why="8 tiles take 10 steps, since the last one entered has two more to go; with the two around them "
-        "12.",
+        why="4 tiles take 6 steps, since the last one entered has two more to go; with the two around them "
+        "8.",
     ),
     Question(
         key="phase1",
@@ -119,7 +120,8 @@ QUESTIONS = (
         unit="times",
         truth=lambda evidence: evidence.ratio("11 warp_specialized 0", "11 warp_specialized 1"),
         source="measured",
-        why="It is slower: 21 barriers of 33 went, and the loads stayed, with more instructions each.",
+        why="It is slower: 21 barriers of 33 went (8 tiles), and the loads stayed, with more instructions "
+        "each.",
     ),
     Question(
         key="best",

@@ -48,7 +48,7 @@ MAX_SUM and add it to l.""",
     hints=(
         "Take the lane's rows r one after the other. Where in s_rmem are the two scores of row r in score "
         "tile n? Row tile r / 2, and in the four numbers the first two for even r, the last two for odd r.",
-        "A register of p_rmem holds two neighbouring keys of one row: exactly the two scores that stand side "
+        "A register of p_rmem holds two neighbouring keys of one row: exactly the two scores that are side "
         "by side in s_rmem. So each pair becomes one register. Two score tiles of 8 keys make one operand of "
         "16: tile n goes to operand n / 2.",
         "Which of the four registers? Odd r (row g + 8) adds 1. Odd n (keys + 8) adds 2.",
@@ -93,14 +93,14 @@ MAX_SUM and add it to l.""",
 QUESTIONS = (
     Question(
         key="without_swizzle",
-        text="Rows of a K tile are 64 halves long, 128 bytes. ldmatrix reads a matrix of 8 x 8 halves as 8 "
-        "rows of 16 bytes, one row of the tile each. If the rows simply follow each other, how many "
-        "wavefronts does one such matrix take?",
+        text="Some models have a head dimension of 80: rows of a K tile are 80 halves long, 160 bytes. "
+        "ldmatrix reads a matrix of 8 x 8 halves as 8 rows of 16 bytes, one row of the tile each. If the "
+        "rows simply follow each other, how many wavefronts does one such matrix take?",
         unit="wavefronts",
-        truth=lambda evidence: float(max(_turns([row * 128 for row in range(8)]))),
+        truth=lambda evidence: float(max(_turns([row * 160 for row in range(8)]))),
         source="computed",
-        why="128 bytes are 32 banks of 4 bytes, so 8 rows at the same column begin at the same bank: every "
-        "one of the 8 waits for the one before. The exclusive or spreads them over all 32 banks.",
+        why="160 bytes are 40 banks of 4 bytes, so each row begins 8 banks after the one before: rows 0 to 3 "
+        "in banks 0, 8, 16 and 24, rows 4 to 7 in the same four. Two rows meet in each bank.",
     ),
     Question(
         key="wavefronts",

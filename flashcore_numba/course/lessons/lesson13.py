@@ -66,8 +66,8 @@ Read each part of O once, with two 16-byte loads.""",
             before=0,
             right=0,
             bar=0,
-            advice="The parts lie so that 16-byte loads of neighbouring threads meet no bank twice: look for "
-            "loads of another width.",
+            advice="The parts are laid out so that 16-byte loads of neighbouring threads meet no bank twice: "
+            "look for loads of another width.",
         ),
         Gate(
             what="sectors loaded from global memory",
@@ -84,27 +84,28 @@ Read each part of O once, with two 16-byte loads.""",
 QUESTIONS = (
     Question(
         key="busy",
-        text='Stage 12 gives 1x8x512x64 to <!--calc grid(12, "1x8x512x64")--><!----> blocks of '
-        '<!--calc warps(12, "1x8x512x64")--><!----> warps; an H200 has 132 SMs with 4 schedulers each. '
+        text='Stage 12 gives 4x8x256x64 to <!--calc grid(12, "4x8x256x64")--><!----> blocks of '
+        '<!--calc warps(12, "4x8x256x64")--><!----> warps; an H200 has 132 SMs with 4 schedulers each. '
         "What share "
         "of the schedulers has a warp, in percent?",
         unit="%",
         truth=lambda evidence: (
-            100 * evidence.grid(12, "1x8x512x64") * evidence.warps(12, "1x8x512x64") / (132 * 4)
+            100 * evidence.grid(12, "4x8x256x64") * evidence.warps(12, "4x8x256x64") / (132 * 4)
         ),
         source="computed",
-        why="128 blocks of 2 warps are 256 warps for 528 schedulers. Each scheduler has a tensor core of "
-        "its own, so half of the tensor cores have nothing to do, however fast the other half is.",
+        why="128 blocks of 4 warps are 512 warps for 528 schedulers: this problem has enough rows. Each "
+        "scheduler has a tensor core of its own, so at 1x8x512x64 half of the tensor cores have nothing to "
+        "do, however fast the other half is.",
     ),
     Question(
         key="merging",
-        text="One head of 128 rows: each of the two key warps leaves an O of 128 x 64 float32 in shared "
-        "memory, and the merge reads both. How many wavefronts of 128 bytes are these reads, if no bank is "
-        "met twice?",
+        text="One head of 256 rows at D = 64: for every row each of the two key warps leaves an O of 64 "
+        "float32 in shared memory, and the merge reads both. How many wavefronts of 128 bytes are these "
+        "reads, if no bank is met twice?",
         unit="wavefronts",
-        truth=lambda evidence: evidence.wavefronts(13, "*(const float4*)o_of", "load"),
+        truth=lambda evidence: evidence.wavefronts(13, "*(const float4*)o_of", "load", "1x1x256x64"),
         source="counted",
-        why="2 parts of 128 x 64 x 4 = 32,768 bytes are 65,536 bytes, 512 wavefronts of 128.",
+        why="2 parts of 256 x 64 x 4 = 65,536 bytes are 131,072 bytes, 1,024 wavefronts of 128.",
     ),
     Question(
         key="microseconds",
@@ -196,7 +197,7 @@ LESSON = Lesson(
             "latency": "Yes: no unit is busy, and the issue slots are used in "
             '<!--calc profiled(13, "issue_pct") | .0f--><!----> % of the cycles. A warp waits for its '
             "own last "
-            "instruction, and there is one warp a scheduler, so nobody else has anything to do "
+            "instruction, and there is one warp per scheduler, so no other warp has anything to do "
             "meanwhile. From "
             'length 128 to 512 each further step of 128 keys adds <!--calc (us("13 split_kv") - us("13 '
             'split_kv", '

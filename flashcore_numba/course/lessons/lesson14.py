@@ -70,7 +70,7 @@ The mask comes between the scores and the new running max. Copy it as it is, aft
         "issue_qk(..., k_smem + slot * TILE); wgmma_wait<0>; pin s_rmem; mask; const float scale_left = "
         "raise_max(...); rescale_o_and_l; exponentiate; mbarrier_wait(v_full + slot, parity); "
         "issue_pv; wgmma_wait<0>; pin o_rmem; __syncthreads(); if (threadIdx.x == 0 && tile + STAGES < "
-        "tiles) load_keys(tile + STAGES);",
+        "tiles.end) load_keys(tile + STAGES);",
     ),
     gates=(
         Gate(
@@ -120,13 +120,16 @@ The mask comes between the scores and the new running max. Copy it as it is, aft
 QUESTIONS = (
     Question(
         key="expected",
-        text="One thread announces to the mbarrier of a slot how many bytes its tile of K will bring: 128 "
-        "keys of 64 components, float16. How many?",
+        text="One thread announces to an mbarrier how many bytes a tile will bring: to one for Q, 64 rows of "
+        "64 components, and to one for each tile of K and of V, 128 keys of 64 components, all float16. A "
+        "head has 512 keys. What do the announcements of a block add up to?",
         unit="bytes",
-        truth=lambda evidence: evidence.part(14, "k_smem", "bytes") / evidence.constant(14, "STAGES"),
-        source="computed",
-        why="128 x 64 x 2. One byte less and the phase would end before the tile is there, one more and it "
-        "would never end.",
+        truth=lambda evidence: (
+            evidence.count(14, "tma_load_bytes", FOUR_TILES) / evidence.grid(14, FOUR_TILES)
+        ),
+        source="counted",
+        why="64 x 64 x 2 for Q, and 128 x 64 x 2 for each of 4 tiles of K and 4 of V. One byte less and a "
+        "phase would end before its tile is there, one more and it would never end.",
     ),
     Question(
         key="requests",
@@ -203,7 +206,7 @@ LESSON = Lesson(
             "exponentials": "No: the unit that makes them was busy for <!--calc profiled(14, 'xu_pct') | "
             ".0f--><!----> % of the cycles (Nsight Compute).",
             "shared": "No: warps caused <!--calc profiled(14, 'shared_store_wavefronts') | ,.0f--><!----> "
-            "wavefronts in all, <!--calc profiled(14, 'shared_store_wavefronts') / 64 | .0f--><!----> a "
+            "wavefronts in all, <!--calc profiled(14, 'shared_store_wavefronts') / 64 | .0f--><!----> per "
             "block. In stage 13 they were <!--calc (profiled(13, 'shared_load_wavefronts') + profiled(13, "
             "'shared_store_wavefronts')) | ,.0f--><!---->. And wgmma, while it runs, reads 96 bytes per "
             "clock for Q K^T and 64 for P V, of 128 that shared memory gives.",

@@ -158,14 +158,14 @@ Parts that have seen no key need no special case.""",
 QUESTIONS = (
     Question(
         key="sent",
-        text="1x8x512x64, clusters of two blocks, two warpgroups each. In the end every warp keeps 16 of the "
-        "64 columns of its 16 rows, as float32. What does one block send to the other, in bytes? (m and l of "
-        "64 rows twice, once from each warpgroup; and the columns that the other block keeps, which the two "
-        "warpgroups have added up before.)",
+        text="1x8x512x128, clusters of two blocks, two warpgroups each. In the end every warp keeps 32 of "
+        "the 128 columns of its 16 rows, as float32. What does one block send to the other, in bytes? (m and "
+        "l of 64 rows twice, once from each warpgroup; and the columns that the other block keeps, which the "
+        "two warpgroups have added up before.)",
         unit="bytes",
-        truth=lambda evidence: evidence.count(16, "store_async_bytes", ONE_CLUSTER, SPLIT) / 2,
+        truth=lambda evidence: evidence.count(16, "store_async_bytes", "1x1x64x128", SPLIT) / 2,
         source="counted",
-        why="m and l: 2 x 64 rows x 8 bytes, 1,024. Of O, 64 rows x 32 columns x 4 bytes: 8,192.",
+        why="m and l: 2 x 64 rows x 8 bytes, 1,024. Of O, 64 rows x 64 columns x 4 bytes: 16,384.",
     ),
     Question(
         key="alone",
@@ -175,12 +175,13 @@ QUESTIONS = (
         unit="µs",
         truth=lambda evidence: evidence.us("16 one_block"),
         source="measured",
-        why="Half as many turns, and a merge through the block's own shared memory. What is paid once stays.",
+        why="Half as many iterations, and a merge through the block's own shared memory. What is paid once "
+        "stays.",
     ),
     Question(
         key="microseconds",
-        text="Now two blocks of a cluster take half of the keys each: 128 blocks, one turn each, and one "
-        "more merge, across. How many microseconds?",
+        text="Now two blocks of a cluster take half of the keys each: 128 blocks, one iteration each, and "
+        "one more merge, across. How many microseconds?",
         unit="µs",
         truth=lambda evidence: evidence.us("16 cluster_split"),
         source="measured",
@@ -243,7 +244,7 @@ LESSON = Lesson(
             "shared": "No: <!--calc profiled(16, 'shared_load_wavefronts') + profiled(16, "
             "'shared_store_wavefronts') | ,.0f--><!----> wavefronts of warps, <!--calc (profiled(16, "
             "'shared_load_wavefronts') + profiled(16, 'shared_store_wavefronts')) / grid(16) | "
-            ".0f--><!----> a block, one per clock: <!--calc (profiled(16, 'shared_load_wavefronts') + "
+            ".0f--><!----> per block, one per clock: <!--calc (profiled(16, 'shared_load_wavefronts') + "
             "profiled(16, 'shared_store_wavefronts')) / grid(16) / 1980 | .2f--><!----> µs.",
             "memory": "No: the inputs once, and the output, would take <!--limit memory--><!----> µs from "
             "DRAM, and they come from the L2 cache, which was busy for "

@@ -113,8 +113,7 @@ LESSON = Lesson(
     name="warm-up",
     file="07_wmma_qk",
     title="A tile transposed",
-    idea="Rows of x are columns of out. Shared memory lets a warp move neighbours on both sides, and one "
-    "column of padding keeps its lanes out of each other's banks.",
+    idea="Rows of x are columns of out. Shared memory lets a warp move neighbours on both sides.",
     picture="turned",
     exercise=EXERCISE,
     questions=(
