@@ -26,7 +26,7 @@ def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
 
 @lettered
 def draw_own(lesson: Any, stage: Stage, whose: str) -> Figure:
-    """Rows of a tile are stored and its columns loaded, a warp each; rows are as far apart as the kernel says.
+    """One warp stores rows of a tile, one loads columns; rows are as far apart as the kernel says.
 
     Raises ValueError where the text declares no `float tile[...][...]`.
     """
