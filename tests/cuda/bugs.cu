@@ -605,3 +605,40 @@ extern "C" __global__ void counts_for_ever(float* out) {  // and changes memory:
     T;
     while (out[t] >= 0) out[t] = out[t] < 1000 ? out[t] + 1 : 0;  // BUG time limit
 }
+
+// ---- what one block's shared memory carries
+#define PUBLISH(address, value) (*(address) = (value), __threadfence())
+
+extern "C" __global__ void shared_atomics_order_no_blocks(float* out, float* all) {  // two blocks
+    __shared__ unsigned n;
+    if (threadIdx.x) return;
+    n = 0;
+    if (blockIdx.x == 0) PUBLISH(all, 7);
+    atomicAdd(&n, 1u);
+    __threadfence();
+    if (blockIdx.x == 1) out[0] = all[0];  // BUG race between blocks
+}
+
+extern "C" __global__ void global_atomics_order_blocks(float* out, float* all) {  // no bug: two blocks
+    unsigned* n = reinterpret_cast<unsigned*>(all + 128);
+    if (threadIdx.x) return;
+    PUBLISH(all + blockIdx.x, 7);
+    if (atomicAdd(n, 1u) == 0) return;
+    __threadfence();
+    out[0] = all[0] + all[1];
+}
+
+extern "C" __global__ void shared_atomics_order_warps(float* out) {  // no bug: two blocks of two warps
+    SMEM; T;
+    __shared__ unsigned n;
+    if (t == 0) n = 0;
+    __syncthreads();
+    if (t == 0) {
+        PUBLISH(tile, 7);
+        atomicAdd(&n, 1u);
+    } else if (t == 32) {
+        while (atomicAdd(&n, 0u) == 0) continue;
+        __threadfence();
+        if (blockIdx.x == 0) out[0] = tile[0];
+    }
+}

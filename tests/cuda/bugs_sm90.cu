@@ -632,3 +632,23 @@ extern "C" __global__ void registers_suffice(float* out, const __grid_constant__
     if (threadIdx.x < 128) ptx::registers_down<32>();
     else ptx::registers_up<240>();
 }
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1)
+atomics_reach_the_other_block(float* out, const __grid_constant__ ptx::TensorMap map) {  // no bug
+    __shared__ float mine;
+    __shared__ unsigned n;
+    if (threadIdx.x == 0) n = 0;
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+    if (threadIdx.x == 0 && ptx::cluster_rank() == 1) {
+        mine = 7;
+        __threadfence();
+        atomicAdd(ptx::remote(&n, 0), 1u);
+    } else if (threadIdx.x == 0) {
+        while (atomicAdd(&n, 0u) == 0) continue;
+        __threadfence();
+        out[0] = *ptx::remote(&mine, 1);
+    }
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+}

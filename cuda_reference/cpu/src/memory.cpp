@@ -548,21 +548,23 @@ std::string place_of(const void* address) {
 
 // Who changed what a poll looks at, as far as that is known, and where.
 std::string last_change(const void* address, Place poll, Place& where) {
-  const auto known = launch.changed.find(address);
-  if (known != launch.changed.end()) {
+  const Block* owner = shared_owner(address);
+  const auto& changed = owner ? owner->changed : launch.changed;
+  const auto known = changed.find(address);
+  if (known != changed.end()) {
     where = known->second.first;
     return "this was last changed by " + known->second.second;
   }
   const Cell* cell = nullptr;
-  if (Block* block = shared_owner(address)) {
-    if (block->cells) cell = &block->cells[((const char*)address - block->storage) / 2];
+  if (owner) {
+    if (owner->cells) cell = &owner->cells[((const char*)address - owner->storage) / 2];
   } else if (const int at = buffer_of(address, 1); at >= 0) {
     Buffer& buffer = launch.buffers[at];
     cell = &global_cell(buffer, ((const char*)address - buffer.start) / 2);
   }
   if (!cell || !cell->written_at || cell->written_at == poll) return "nobody has written this in the launch";
   where = cell->written_at;
-  const bool here = shared_owner(address) || cell->write_cluster == launch.cluster;
+  const bool here = owner || cell->write_cluster == launch.cluster;
   return "this was last written by " + (here ? who(cell->writer) : "another block");
 }
 
@@ -578,7 +580,8 @@ void before_atomic(void* address, size_t bytes, Site site) {
 
 void carry(Fiber& fiber, const void* address, bool acquire, bool release) {
   if (!launch.checks) return;
-  Past& carried = launch.atomics[(uint64_t)address];
+  Block* owner = shared_owner(address);
+  Past& carried = (owner ? owner->atomics : launch.atomics)[(uint64_t)address];
   if (acquire) join_past(fiber.acquired, carried);
   if (!release || !fiber.released) return;
   Past mine = fiber.released_past;

@@ -130,7 +130,8 @@ void poll(const void* address, Place place) { look(address, place, false); }
 
 void note_change(const void* address, Place place) {
   launch.changes++;
-  launch.changed[address] = {place, who(current->agent)};
+  Block* owner = shared_owner(address);
+  (owner ? owner->changed : launch.changed)[address] = {place, who(current->agent)};
 }
 
 // An atomic lets others run where the one before it changed nothing, for then it may be a poll, or now and then.

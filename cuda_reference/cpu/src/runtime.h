@@ -245,6 +245,9 @@ struct Block {
       reached_into;  // agent of another block -> when and where last
   uint32_t next_engine = 0;
   std::vector<uint32_t> engine_clocks;
+  // As the launch's, of shared memory: a later block has the same addresses.
+  std::unordered_map<uint64_t, Past> atomics;
+  std::unordered_map<const void*, std::pair<Place, std::string>> changed;
   jmp_buf scheduler;
 };
 
