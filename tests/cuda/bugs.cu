@@ -606,7 +606,7 @@ extern "C" __global__ void counts_for_ever(float* out) {  // and changes memory:
     while (out[t] >= 0) out[t] = out[t] < 1000 ? out[t] + 1 : 0;  // BUG time limit
 }
 
-// ---- what one block's shared memory carries
+// ---- what one block's shared memory carries, and flags that are only looked at
 #define PUBLISH(address, value) (*(address) = (value), __threadfence())
 
 extern "C" __global__ void shared_atomics_order_no_blocks(float* out, float* all) {  // two blocks
@@ -641,4 +641,29 @@ extern "C" __global__ void shared_atomics_order_warps(float* out) {  // no bug: 
         __threadfence();
         if (blockIdx.x == 0) out[0] = tile[0];
     }
+}
+
+extern "C" __global__ void volatile_reads_beside_reads(float* out, float* all) {  // no bug: two blocks
+    T;
+    if (t == 0 && *(volatile float*)all > 1) out[0] = 1;
+    if (t == 32 && all[0] > 1) out[32] = 1;
+}
+
+extern "C" __global__ void volatile_reads_beside_a_flag(float* out, float* all) {  // no bug: two blocks
+    T;
+    if (t == 32 && blockIdx.x == 0) *(volatile float*)all = 1;
+    const float x = *(volatile float*)all;
+    if (blockIdx.x == 0) out[t] = x;
+}
+
+extern "C" __global__ void volatile_read_beside_a_write(float* out, float* all) {
+    T;
+    if (t == 0) out[t] = *(volatile float*)all;
+    if (t == 32) all[0] = 1;  // BUG race
+}
+
+extern "C" __global__ void volatile_read_of_another_block(float* out, float* all) {  // two blocks
+    T;
+    if (t == 0 && blockIdx.x == 0) out[t] = *(volatile float*)all;
+    if (t == 32 && blockIdx.x == 1) all[0] = 1;  // BUG race between blocks
 }

@@ -18,6 +18,7 @@ BLOCKS = {
     "blocks_write_one": 2, "last_block_without_fence": 2, "plain_read_of_a_counter": 2,
     "blocks_add_to_one": 2, "add_beside_a_store": 2,
     "shared_atomics_order_no_blocks": 2, "global_atomics_order_blocks": 2, "shared_atomics_order_warps": 2,
+    "volatile_reads_beside_reads": 2, "volatile_reads_beside_a_flag": 2, "volatile_read_of_another_block": 2,
 }  # fmt: skip
 SCRATCH = {"scratch_never_written", "add_to_what_was_never_written"}
 CLUSTERED = re.compile(r"__cluster_dims__\(2, 1, 1\)\n(\w+)\(")

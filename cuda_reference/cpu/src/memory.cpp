@@ -29,6 +29,7 @@ Access counted_as(Access access) {
   return access == Access::volatile_write ? Access::write : access;
 }
 bool is_strong(Access access) { return access >= Access::atomic; }  // two of these are no race
+Access access_of(const Reader& reader) { return reader.strong ? Access::volatile_read : Access::read; }
 
 bool has_seen(const Actor& actor, uint16_t agent, uint32_t clock) {
   return actor.clock->seen[agent] >= clock;
@@ -140,27 +141,29 @@ void make_room(const Actor& actor, Cell& cell) {
   cell.readers = more;
 }
 
-void remember_reader(const Actor& actor, Cell& cell, Place place) {
+void remember_reader(const Actor& actor, Cell& cell, Access access, Place place) {
   if (!cell.readers) cell.readers = some_readers();
   const uint16_t group = actor.agent / 32;
   const uint32_t mine = 1u << actor.agent % 32;
+  const bool strong = is_strong(access);
   for (Reader* reader = cell.readers->end(); reader-- != cell.readers->begin();)
     if (reader->clock == actor.now && reader->group == group && reader->place == place &&
-        reader->cluster == launch.cluster) {
+        reader->cluster == launch.cluster && reader->strong == strong) {
       reader->agents |= mine;
       return;
     }
   make_room(actor, cell);
-  cell.readers->list[cell.readers->count++] = {group, launch.cluster, actor.now, mine, place};
+  cell.readers->list[cell.readers->count++] = {group, strong, launch.cluster, actor.now, mine, place};
 }
 
 void check_against_readers(const Actor& actor, Cell& cell, Access access, Place place, const auto& name) {
   if (!cell.readers) return;
   for (const Reader& reader : *cell.readers) {
     if (reader.cluster != launch.cluster) continue;  // check_between_clusters has looked at it
+    if (reader.strong && is_strong(access)) continue;
     const int other = unseen(reader, actor.clock->seen, actor.agent);
     if (other < 0) continue;
-    report_race(race_kind(actor, other), actor, access, place, name(), other, Access::read, reader.place,
+    report_race(race_kind(actor, other), actor, access, place, name(), other, access_of(reader), reader.place,
                 missing_between(actor, other));
     break;
   }
@@ -178,7 +181,7 @@ void remember_writer(const Actor& actor, Cell& cell, Access access, Place place)
 
 // One byte is half a cell: accesses to the other half do not matter; an access to both is checked.
 void touch_half_cell(const Actor& actor, Cell& cell, Access access, Place place) {
-  if (access != Access::read) remember_writer(actor, cell, access, place);
+  if (!is_read(access)) remember_writer(actor, cell, access, place);
 }
 
 void touch_cell(const Actor& actor, Cell& cell, Access access, Place place, const auto& name) {
@@ -188,7 +191,7 @@ void touch_cell(const Actor& actor, Cell& cell, Access access, Place place, cons
                               who(actor.agent).c_str()));
   check_against_writer(actor, cell, access, place, name);
   check_proxy(actor, cell, access, place, name);
-  if (access == Access::read) return remember_reader(actor, cell, place);
+  if (is_read(access)) return remember_reader(actor, cell, access, place);
   check_against_readers(actor, cell, access, place, name);
   remember_writer(actor, cell, access, place);
 }
@@ -213,12 +216,12 @@ void check_between_clusters(const Actor& actor, Cell& cell, Access access, Place
     const bool both_strong = is_strong(cell.how) && is_strong(access);
     if (!both_strong && !knew(actor, cell.write_cluster, cell.writer, cell.write_clock))
       report_blocks(actor, access, place, name(), cell.how, cell.written_at);
-    if (access != Access::read) cell.write_clock = 0;
+    if (!is_read(access)) cell.write_clock = 0;
   }
-  if (!cell.readers || access == Access::read) return;
+  if (!cell.readers || is_read(access)) return;
   for (const Reader& reader : *cell.readers)
-    if (reader.cluster != launch.cluster && unknown(actor, reader)) {
-      report_blocks(actor, access, place, name(), Access::read, reader.place);
+    if (reader.cluster != launch.cluster && !(reader.strong && is_strong(access)) && unknown(actor, reader)) {
+      report_blocks(actor, access, place, name(), access_of(reader), reader.place);
       break;
     }
 }
@@ -406,9 +409,9 @@ void touch_global(const Actor& actor, const void* address, size_t bytes, Access 
       add_problem("uninitialised read", place, 0,
                   name() + text(" is %s by %s, and nobody wrote it", verb(access), who(actor.agent).c_str()));
     check_between_clusters(actor, cell, access, place, name);
-    if (access != Access::read) cell.write_cluster = launch.cluster;
-    if (access == Access::read && cell.write_clock && cell.write_cluster != launch.cluster) {
-      remember_reader(actor, cell, place);
+    if (!is_read(access)) cell.write_cluster = launch.cluster;
+    if (is_read(access) && cell.write_clock && cell.write_cluster != launch.cluster) {
+      remember_reader(actor, cell, access, place);
       continue;
     }
     if (bytes == 1)

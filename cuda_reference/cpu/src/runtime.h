@@ -40,10 +40,12 @@ void join_past(Past& into, const Past& from);
 
 // ---- shadow of memory: one cell for two bytes
 
-// Agents 32 * group + i, for each bit i of `agents`, read at the same clock and place. A cell keeps every
+// Agents 32 * group + i, for each bit i of `agents`, read at the same clock and place; `strong`: through a
+// volatile. A cell keeps every
 // reader that no later one comes after, so at most one entry for each agent of a cluster.
 struct Reader {
   uint16_t group;
+  bool strong;
   uint32_t cluster, clock, agents;
   Place place;
 };
@@ -243,11 +245,11 @@ struct Block {
   std::vector<std::pair<uint16_t, uint32_t>> awaited;  // who waited for the kernels before, one of a warp; when
   std::map<uint16_t, std::pair<uint32_t, Place>>
       reached_into;  // agent of another block -> when and where last
-  uint32_t next_engine = 0;
-  std::vector<uint32_t> engine_clocks;
   // As the launch's, of shared memory: a later block has the same addresses.
   std::unordered_map<uint64_t, Past> atomics;
   std::unordered_map<const void*, std::pair<Place, std::string>> changed;
+  uint32_t next_engine = 0;
+  std::vector<uint32_t> engine_clocks;
   jmp_buf scheduler;
 };
 
