@@ -652,3 +652,46 @@ atomics_reach_the_other_block(float* out, const __grid_constant__ ptx::TensorMap
     ptx::cluster_arrive();
     ptx::cluster_wait();
 }
+
+// What test_bugs.py says of the maps of these four: their extents are not the array's.
+#define LOAD_TILE(row)                                  \
+    SETUP;                                              \
+    if (t == 0) {                                       \
+        ptx::mbarrier_init(full, 1);                    \
+        ptx::fence_mbarrier_init();                     \
+        ptx::mbarrier_arrive_expect(full, TILE * 2);    \
+        ptx::tma_load_2d(tile, &map, full, 0, row);     \
+    }                                                   \
+    __syncthreads();                                    \
+    ptx::mbarrier_wait(full, 0);                        \
+    if (t < 64) out[t] = tile[t]
+
+extern "C" __global__ void tma_load_past_the_array(float* out, const __grid_constant__ ptx::TensorMap map) {
+    LOAD_TILE(32);  // BUG out of bounds
+}
+
+extern "C" __global__ void tma_load_past_the_extents(float* out, const __grid_constant__ ptx::TensorMap map) {
+    LOAD_TILE(16);  // no bug: zeros
+}
+
+extern "C" __global__ void tma_store_past_the_array(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    for (int i = t; i < TILE; i += 128) tile[i] = 1;
+    ptx::fence_proxy_async();
+    __syncthreads();
+    if (t != 0) return;
+    ptx::tma_store_2d(&map, tile, 0, 32);  // BUG out of bounds
+    ptx::bulk_commit();
+    ptx::bulk_wait<0>();
+}
+
+extern "C" __global__ void tma_store_past_the_extents(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    for (int i = t; i < TILE; i += 128) tile[i] = 1;
+    ptx::fence_proxy_async();
+    __syncthreads();
+    if (t != 0) return;
+    ptx::tma_store_2d(&map, tile, 0, 16);  // no bug: left out
+    ptx::bulk_commit();
+    ptx::bulk_wait<0>();
+}

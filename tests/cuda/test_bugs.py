@@ -23,6 +23,10 @@ BLOCKS = {
 SCRATCH = {"scratch_never_written", "add_to_what_was_never_written"}
 CLUSTERED = re.compile(r"__cluster_dims__\(2, 1, 1\)\n(\w+)\(")
 CLUSTERS = dict.fromkeys(CLUSTERED.findall((HERE / "bugs_sm90.cu").read_text()), 2)
+MAPS = {  # what tensor maps take the array for, where that is not its own shape
+    "tma_load_past_the_array": (128, 64), "tma_store_past_the_array": (128, 64),
+    "tma_load_past_the_extents": (32, 64), "tma_store_past_the_extents": (32, 64),
+}  # fmt: skip
 THREADS = {"registers_do_not_suffice": 384, "registers_suffice": 384}
 
 
@@ -46,7 +50,8 @@ ALL = [(file, *bug) for file in ("bugs.cu", "bugs_sm90.cu") for bug in bugs(file
 def arguments(file: str, kernel: str, rng) -> tuple:
     out = np.zeros(64, np.float32)
     if file == "bugs_sm90.cu":
-        return out, TensorMap(rng.standard_normal((64, 64)).astype(np.float16), (64, 64))
+        array = rng.standard_normal((64, 64)).astype(np.float16)
+        return out, TensorMap(array, (64, 64), shape=MAPS.get(kernel))
     extra = {
         "last_block_without_fence": (np.zeros(2, np.float32), np.zeros(1, np.uint32)),
         "plain_read_of_a_counter": (np.zeros(2, np.float32), np.zeros(1, np.uint32)),
