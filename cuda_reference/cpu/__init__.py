@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from cuda_reference.cpu.arguments import Memory, Parameter, pack
+from cuda_reference.cpu.arguments import Memory, Parameter, Written, pack
 from cuda_reference.cpu.build import (
     HERE,
     INCLUDE,
@@ -194,15 +194,16 @@ class CpuKernel:
         args: Sequence[Any],
         *,
         shared_mem: int = 0,
-        scratch: Sequence[np.ndarray] = (),
+        scratch: Sequence[np.ndarray | tuple[np.ndarray, np.ndarray]] = (),
         **options: Any,
     ) -> Launch:
         """Runs the kernel; the arrays then hold what it wrote.
 
         grid, block: 1 to 3 extents. args: NumPy arrays (any strides; a pointer to the first element is
         passed), NumPy scalars, None and TensorMap. shared_mem: bytes of dynamic shared memory. scratch: those
-        of the arrays that hold nothing yet, so that reading them before writing is a problem. options: those
-        of the module, for this launch.
+        of the arrays that hold nothing yet, so that reading them before writing is a problem; (array, written)
+        is one that holds something where `written`, bool and of its shape, says so, and there is then told
+        what else the launch wrote (with `checks`). options: those of the module, for this launch.
 
         Raises TypeError and ValueError on arguments that do not fit, MemoryError where the machine has no
         room for so many threads. What is wrong with the kernel itself
@@ -224,7 +225,8 @@ class CpuKernel:
             pack(self.name, parameter, i, value, memory)
             for i, (parameter, value) in enumerate(zip(self.parameters, args, strict=True))
         ]
-        ranges, array_names = self._ranges(arrays, scratch, memory)
+        masks = _Masks(arrays, scratch, memory)
+        ranges, array_names = self._ranges(arrays, memory, masks)
         with _alone(self.name):
             started = time.perf_counter()
             report = self._run(shape, shared_mem, packed, ranges, array_names, options)
@@ -232,6 +234,7 @@ class CpuKernel:
         for array in arrays:  # of a constant parameter too: a cast may have written there, as on a GPU
             if isinstance(array, np.ndarray) and array.flags.writeable:
                 memory.copy_back(array)
+        masks.give()
         return Launch(self.name, report, self._module._places, seconds)
 
     def _shape(self, grid: tuple[int, ...], block: tuple[int, ...], shared_mem: int) -> list[int]:
@@ -246,20 +249,20 @@ class CpuKernel:
             raise ValueError(f"the grid {tuple(grid)} is no multiple of the cluster {self.cluster}")
         return [*grid, *block, *self.cluster]
 
-    def _ranges(
-        self, arrays: list[Any], scratch: Sequence[np.ndarray], memory: Memory
-    ) -> tuple[list[int], list[bytes]]:
-        """Start, end, constant and scratch of each distinct array, those that may be written first."""
+    def _ranges(self, arrays: list[Any], memory: Memory, masks: "_Masks") -> tuple[list[int], list[bytes]]:
+        """Start, end, constant and the address of what was written of each distinct array, those that may be
+        written first; and their names.
+        """
         found: dict[tuple[int, int], list] = {}
         for parameter, array in zip(self.parameters, arrays, strict=True):
             if not isinstance(array, np.ndarray) or not array.size:
                 continue
-            entry = found.setdefault(memory.bounds(array), [True, False, parameter.name])
-            entry[0] &= parameter.constant
-            entry[1] |= any(array is other for other in scratch)
-            entry[0] &= not entry[1]  # what is constant is not watched
+            bounds = memory.bounds(array)
+            entry = found.setdefault(bounds, [True, 0, parameter.name])
+            entry[1] = entry[1] or masks.address(array)
+            entry[0] &= parameter.constant and not entry[1]  # what is constant is not watched
         ordered = sorted(found.items(), key=lambda item: item[1][0])
-        ranges = [number for bounds, entry in ordered for number in (*bounds, int(entry[0]), int(entry[1]))]
+        ranges = [number for bounds, entry in ordered for number in (*bounds, int(entry[0]), entry[1])]
         return ranges, [entry[2].encode() for _, entry in ordered]
 
     def _run(
@@ -305,6 +308,34 @@ class CpuKernel:
         if report is None:
             raise MemoryError(f"{self.name}: there is no memory for the stacks of its threads")
         return report.decode(errors="replace")
+
+
+class _Masks:
+    """What was written of the scratch arrays of a launch: before it, and then by it."""
+
+    def __init__(self, arrays: list[Any], scratch: Sequence[Any], memory: Memory) -> None:
+        self._memory = memory
+        self._known: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for each in scratch:
+            array, written = each if isinstance(each, tuple) else (each, np.zeros(each.shape, bool))
+            self._known[id(array)] = array, written
+        passed = [array for array in arrays if isinstance(array, np.ndarray) and array.size]
+        spans = {memory.span(array) for array in passed if id(array) in self._known}
+        self._masks = {span: Written(span) for span in spans}
+        for array in passed if spans else ():
+            if mask := self._masks.get(memory.span(array)):
+                mask.take(array, memory.address(array), self._known.get(id(array), (array, None))[1])
+        self._known = {id(array): self._known[id(array)] for array in passed if id(array) in self._known}
+
+    def address(self, array: np.ndarray) -> int:
+        """Where the runtime finds which bytes of the array were written; 0 for what is no scratch."""
+        if id(array) not in self._known:
+            return 0
+        return self._masks[self._memory.span(array)].address(self._memory.bounds(array)[0])
+
+    def give(self) -> None:
+        for array, written in self._known.values():
+            self._masks[self._memory.span(array)].give(array, self._memory.address(array), written)
 
 
 def _seconds(limit: Any) -> float:

@@ -82,9 +82,40 @@ class Memory:
         moved = self._moved(array)
         return low + moved, high + moved
 
+    def span(self, array: np.ndarray) -> tuple[int, int]:
+        """Bounds of the copies of all arrays that overlap this one, or each other and then this one."""
+        span = self._spans[bisect_right(self._lows, byte_bounds(array)[0]) - 1]
+        return span.copy, span.copy + span.high - span.low
+
     def copy_back(self, array: np.ndarray) -> None:
+        """Gives the array what its copy holds; a subclass learns nothing of it."""
         offset = self.address(array) - self._bytes.ctypes.data
-        array[...] = np.ndarray(array.shape, array.dtype, self._bytes, offset, array.strides)
+        copy = np.ndarray(array.shape, array.dtype, self._bytes, offset, array.strides)
+        array.view(np.ndarray)[...] = copy
+
+
+class Written:
+    """Which bytes of a span with scratch arrays were written; the launch adds to it."""
+
+    def __init__(self, span: tuple[int, int]) -> None:
+        self._low = span[0]
+        self._bytes = np.zeros(span[1] - span[0], np.uint8)
+
+    def address(self, low: int) -> int:
+        """Where it is told of the byte at `low`."""
+        return self._bytes.ctypes.data + low - self._low
+
+    def _of(self, array: np.ndarray, address: int) -> np.ndarray:
+        """The bytes of each element of an array whose copy is at `address`."""
+        shape, strides = (*array.shape, array.itemsize), (*array.strides, 1)
+        return np.ndarray(shape, np.uint8, self._bytes, address - self._low, strides)
+
+    def take(self, array: np.ndarray, address: int, written: np.ndarray | None) -> None:
+        """None: all of it."""
+        self._of(array, address)[...] |= True if written is None else written[..., None]
+
+    def give(self, array: np.ndarray, address: int, written: np.ndarray) -> None:
+        written |= self._of(array, address).all(-1)
 
 
 def pack(kernel: str, parameter: Parameter, position: int, value: Any, memory: Memory) -> bytes:

@@ -230,6 +230,17 @@ std::string place_in_buffer(const Buffer& buffer, const char* address) {
   return fact("global", address - buffer.start, buffer.name);
 }
 
+// Of scratch: whether what is read was written, in this launch or in one before; what is written is, from now on.
+void check_written(const Actor& actor, Buffer& buffer, uint64_t start, size_t bytes, Access access, Place place) {
+  uint8_t* const written = buffer.written + start;
+  const void* missing = needs_value(access) ? memchr(written, 0, bytes) : nullptr;
+  if (missing)
+    add_problem("uninitialised read", place, 0,
+                place_in_buffer(buffer, buffer.start + ((uint8_t*)missing - buffer.written)) +
+                    text(" is %s by %s, and nobody wrote it", verb(access), who(actor.agent).c_str()));
+  if (!is_read(access)) memset(written, 1, bytes);
+}
+
 [[noreturn]] void out_of_bounds(const Fiber& fiber, const char* address, size_t bytes, Access access,
                                 Place place) {
   const Buffer* nearest = nullptr;
@@ -402,12 +413,10 @@ void touch_global(const Actor& actor, const void* address, size_t bytes, Access 
                     fact("about", 0, "kernels before"));
   if (buffer.constant) return;
   const uint64_t start = (const char*)address - buffer.start;
+  if (buffer.written) check_written(actor, buffer, start, bytes, access, place);
   for (uint64_t i = start / 2; i < (start + bytes + 1) / 2; i++) {
     Cell& cell = global_cell(buffer, i);
     const auto name = [&] { return place_in_buffer(buffer, buffer.start + i * 2); };
-    if (needs_value(access) && buffer.scratch && !cell.write_clock)
-      add_problem("uninitialised read", place, 0,
-                  name() + text(" is %s by %s, and nobody wrote it", verb(access), who(actor.agent).c_str()));
     check_between_clusters(actor, cell, access, place, name);
     if (!is_read(access)) cell.write_cluster = launch.cluster;
     if (is_read(access) && cell.write_clock && cell.write_cluster != launch.cluster) {

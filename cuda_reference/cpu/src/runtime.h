@@ -256,7 +256,8 @@ struct Block {
 // An array that the launch was given.
 struct Buffer {
   char *start, *end;
-  bool constant, scratch;
+  bool constant;
+  uint8_t* written;  // of scratch, for each byte: whether somebody wrote it, in this launch or before; or null
   std::string name;
   std::unordered_map<uint64_t, std::vector<Cell>> pages;
 };

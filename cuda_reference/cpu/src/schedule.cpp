@@ -594,7 +594,7 @@ double seconds_since(const timespec& then, clockid_t clock = CLOCK_MONOTONIC) {
 }
 }  // namespace
 
-// `shape`: grid, block, cluster; `ranges`: start, end, constant, scratch of each array. What it is given must
+// `shape`: grid, block, cluster; `ranges`: start, end, constant, written of each array. What it is given must
 // stay until cpu_end. Returns 0 where the machine has no thread for the launch.
 extern "C" int cpu_start(void (*kernel)(void**), void* (*dynamic_shared)(), void** arguments,
                          const unsigned* shape, unsigned dynamic_bytes, const uint64_t* ranges,
@@ -623,7 +623,7 @@ extern "C" int cpu_start(void (*kernel)(void**), void* (*dynamic_shared)(), void
     launch.buffers.push_back({(char*)ranges[4 * i],
                               (char*)ranges[4 * i + 1],
                               ranges[4 * i + 2] != 0,
-                              ranges[4 * i + 3] != 0,
+                              (uint8_t*)ranges[4 * i + 3],
                               names[i],
                               {}});
   for (auto& use : launch.permutation) {
