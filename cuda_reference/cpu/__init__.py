@@ -201,9 +201,9 @@ class CpuKernel:
 
         grid, block: 1 to 3 extents. args: NumPy arrays (any strides; a pointer to the first element is
         passed), NumPy scalars, None and TensorMap. shared_mem: bytes of dynamic shared memory. scratch: those
-        of the arrays that hold nothing yet, so that reading them before writing is a problem; (array, written)
-        is one that holds something where `written`, bool and of its shape, says so, and there is then told
-        what else the launch wrote (with `checks`). options: those of the module, for this launch.
+        of the arrays that hold nothing yet, so that reading them before writing is a problem; (array,
+        written) is one that holds something where `written`, bool and of its shape, says so, which is then
+        told what else the launch wrote (with `checks`). options: those of the module, for this launch.
 
         Raises TypeError and ValueError on arguments that do not fit, MemoryError where the machine has no
         room for so many threads. What is wrong with the kernel itself
@@ -231,9 +231,11 @@ class CpuKernel:
             started = time.perf_counter()
             report = self._run(shape, shared_mem, packed, ranges, array_names, options)
             seconds = time.perf_counter() - started
-        for array in arrays:  # of a constant parameter too: a cast may have written there, as on a GPU
-            if isinstance(array, np.ndarray) and array.flags.writeable:
+        passed = [array for array in arrays if isinstance(array, np.ndarray)]
+        for array in passed:  # of a constant parameter too: a cast may have written there, as on a GPU
+            if array.flags.writeable:
                 memory.copy_back(array)
+        memory.copy_back_gaps([array for array in passed if array.size])
         masks.give()
         return Launch(self.name, report, self._module._places, seconds)
 

@@ -40,13 +40,21 @@ class _Span:
     low: int
     high: int
     copy: int = 0
+    gaps: bool = False  # between the elements of an array
+    writeable: bool = True
+    before: np.ndarray | None = None  # where there are gaps: the bytes as they came
+
+    def holds(self, low: int, high: int, array: np.ndarray) -> None:
+        self.high = max(self.high, high)
+        self.gaps |= high - low != array.nbytes
+        self.writeable &= _owner(array).flags.writeable
 
 
 class Memory:
     """Copies of a launch's arrays, each as far into its allocation as the caller's own; guards between.
 
-    Arrays that overlap overlap in the copies too. Of a larger array that they are windows of, nothing else is
-    copied.
+    Arrays that overlap overlap in the copies too. Of a larger array that they are windows of, only what lies
+    between their first byte and their last is copied.
     """
 
     def __init__(self, arrays: list[np.ndarray]):
@@ -55,11 +63,12 @@ class Memory:
         for low, high, array in sorted(((*byte_bounds(a), a) for a in arrays), key=lambda each: each[:2]):
             if self._spans and low < self._spans[-1].high:
                 size += max(0, high - self._spans[-1].high)
-                self._spans[-1].high = max(self._spans[-1].high, high)
+                self._spans[-1].holds(low, high, array)
                 continue
             size = -(-size // ALIGNMENT) * ALIGNMENT + GAP
             size += (low - byte_bounds(_owner(array))[0]) % ALIGNMENT
             self._spans.append(_Span(low, high, size))
+            self._spans[-1].holds(low, high, array)
             size += high - low
         self._map = mmap.mmap(-1, size + GAP)
         self._bytes = np.frombuffer(self._map, np.uint8)
@@ -67,11 +76,20 @@ class Memory:
         for span in self._spans:
             span.copy += base
             ctypes.memmove(span.copy, span.low, span.high - span.low)
+            if span.gaps and span.writeable:
+                span.before = self._copy_of(span).copy()
         self._lows = [span.low for span in self._spans]
+
+    def _copy_of(self, span: _Span) -> np.ndarray:
+        start = span.copy - self._bytes.ctypes.data
+        return self._bytes[start : start + span.high - span.low]
+
+    def _span(self, array: np.ndarray) -> _Span:
+        return self._spans[bisect_right(self._lows, byte_bounds(array)[0]) - 1]
 
     def _moved(self, array: np.ndarray) -> int:
         """How far the copy of an array is from it."""
-        span = self._spans[bisect_right(self._lows, byte_bounds(array)[0]) - 1]
+        span = self._span(array)
         return span.copy - span.low
 
     def address(self, array: np.ndarray) -> int:
@@ -84,7 +102,7 @@ class Memory:
 
     def span(self, array: np.ndarray) -> tuple[int, int]:
         """Bounds of the copies of all arrays that overlap this one, or each other and then this one."""
-        span = self._spans[bisect_right(self._lows, byte_bounds(array)[0]) - 1]
+        span = self._span(array)
         return span.copy, span.copy + span.high - span.low
 
     def copy_back(self, array: np.ndarray) -> None:
@@ -92,6 +110,26 @@ class Memory:
         offset = self.address(array) - self._bytes.ctypes.data
         copy = np.ndarray(array.shape, array.dtype, self._bytes, offset, array.strides)
         array.view(np.ndarray)[...] = copy
+
+    def copy_back_gaps(self, arrays: list[np.ndarray]) -> None:
+        """Gives the caller's memory what was written beside elements, and no more: others may write there."""
+        changed = {
+            span.copy: self._copy_of(span) != span.before for span in self._spans if span.before is not None
+        }
+        for array in arrays if any(each.any() for each in changed.values()) else ():
+            span = self._span(array)
+            if span.copy in changed:
+                _bytes_of(array, changed[span.copy], self.address(array) - span.copy)[...] = False
+        for span in self._spans:
+            if span.copy in changed and (beside := changed[span.copy]).any():
+                theirs = (ctypes.c_uint8 * len(beside)).from_address(span.low)
+                np.ctypeslib.as_array(theirs)[beside] = self._copy_of(span)[beside]
+
+
+def _bytes_of(array: np.ndarray, told: np.ndarray, start: int) -> np.ndarray:
+    """What `told`, with an element a byte, says of the bytes of an array that begins at `start` in it."""
+    shape, strides = (*array.shape, array.itemsize), (*array.strides, 1)
+    return np.ndarray(shape, told.dtype, told, start, strides)
 
 
 class Written:
@@ -105,17 +143,14 @@ class Written:
         """Where it is told of the byte at `low`."""
         return self._bytes.ctypes.data + low - self._low
 
-    def _of(self, array: np.ndarray, address: int) -> np.ndarray:
-        """The bytes of each element of an array whose copy is at `address`."""
-        shape, strides = (*array.shape, array.itemsize), (*array.strides, 1)
-        return np.ndarray(shape, np.uint8, self._bytes, address - self._low, strides)
-
     def take(self, array: np.ndarray, address: int, written: np.ndarray | None) -> None:
-        """None: all of it."""
-        self._of(array, address)[...] |= True if written is None else written[..., None]
+        """Of an array whose copy is at `address`; None: all of it."""
+        _bytes_of(array, self._bytes, address - self._low)[...] |= (
+            True if written is None else written[..., None]
+        )
 
     def give(self, array: np.ndarray, address: int, written: np.ndarray) -> None:
-        written |= self._of(array, address).all(-1)
+        written |= _bytes_of(array, self._bytes, address - self._low).all(-1)
 
 
 def pack(kernel: str, parameter: Parameter, position: int, value: Any, memory: Memory) -> bytes:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
+from cuda_reference import source
 from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.runner import KINDS
 from flashcore_numba.checks.trial import LAYOUTS, Failed, Trial, family
@@ -120,3 +121,23 @@ def test_a_stage_of_the_ladder_runs_under_every_schedule(rng):
     for order in ("lockstep", "forward", "reverse", "random:3"):
         answer = Trial(LADDER[0])(x, order=order)
         assert np.abs(answer.out - expected).max() < 5e-3
+
+
+@pytest.mark.parametrize(("row", "column"), [(0, 0), (0, 64), (10, 0)])
+def test_a_cuda_kernel_that_writes_beside_its_output_is_caught(row, column, rng, tmp_path):
+    (tmp_path / "beside.cu").write_text(
+        'extern "C" __global__ void beside(unsigned short* out, int at) { out[at] += threadIdx.x == 0; }\n'
+    )
+
+    def launch(problem, out, executor, lse=None, variant=None):
+        out[...] = honest(problem)[0]
+        at = row * out.strides[2] // 2 + column
+        executor.launch(source("beside", folder=tmp_path), 1, 1, out.view(np.uint16), np.int32(at))
+
+    trial, x = Trial(stage_of(launch, language="CUDA C")), normal(rng, 1, 2, 10, 12, 64)
+    if row == column == 0:
+        trial(x, layout="inside")
+        return
+    with pytest.raises(Failed, match=r"out: memory beside it was written, 1 elements") as failure:
+        trial(x, layout="inside")
+    assert failure.value.kind == "guard"

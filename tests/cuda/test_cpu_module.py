@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from cuda_reference.cpu import CompileError, CompilerMissingError, CpuModule, SourceError, build, why_not
+from cuda_reference.cpu.arguments import Memory
 
 HERE = Path(__file__).resolve().parent
 SCALE = """\
@@ -96,6 +97,48 @@ def test_what_a_cast_writes_into_a_constant_array_is_seen(tmp_path):
     x = np.zeros(3, np.float32)
     CpuModule(path).casts(1, 1, (x,)).check()
     assert x.tolist() == [0, 7, 0]
+
+
+BESIDE = """\
+extern "C" __global__ void beside(float* out, int elsewhere) {  // two rows of four, eight apart
+    const int t = threadIdx.x;
+    if (t < 8) out[t / 4 * 8 + t % 4] = t;
+    if (t == 0 && elsewhere) out[elsewhere] = 7;
+}
+"""
+
+
+@pytest.mark.parametrize(("elsewhere", "changed"), [(0, []), (5, [(0, 7)])])
+def test_what_is_written_between_elements_is_seen(tmp_path, elsewhere, changed):
+    path = tmp_path / "beside.cu"
+    path.write_text(BESIDE)
+    wide = np.full((3, 8), -1, np.float32)
+    CpuModule(path).beside(1, 32, (wide[:2, 2:6], np.int32(elsewhere))).check()
+    assert wide[:2, 2:6].ravel().tolist() == [*range(8)]
+    wide[:2, 2:6] = -1
+    assert np.argwhere(wide != -1).tolist() == [list(each) for each in changed]
+
+
+def test_memory_beside_elements_stays_as_others_left_it():
+    wide = np.zeros((2, 8), np.uint8)
+    one, other = wide[:, 1:3], wide[:, 2:4]
+    memory = Memory([one, other])
+    copy = np.ndarray((2, 8), np.uint8, memory._bytes, memory.address(one) - 1 - memory._bytes.ctypes.data)
+    wide[0, 4:6] = 1  # by somebody else, while the kernel runs
+    copy[0, 5:7] = 2  # by the kernel
+    copy[:, 2:4] = 3
+    for array in (one, other):
+        memory.copy_back(array)
+    memory.copy_back_gaps([one, other])
+    assert wide.tolist() == [[0, 0, 3, 3, 1, 2, 2, 0], [0, 0, 3, 3, 0, 0, 0, 0]]
+
+
+def test_nobody_writes_beside_the_elements_of_a_constant(tmp_path):
+    path = tmp_path / "casts.cu"
+    path.write_text('extern "C" __global__ void casts(const float* x) { const_cast<float*>(x)[1] = 7; }\n')
+    x = np.frombuffer(bytes(32), np.float32)[::2]
+    CpuModule(path).casts(1, 1, (x,)).check()
+    assert not x.base.any()
 
 
 @pytest.mark.parametrize(

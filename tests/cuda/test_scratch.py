@@ -39,7 +39,9 @@ def found(executor):
     return [problem.kind for problem in executor.launches[-1].problems]
 
 
-@pytest.mark.parametrize(("index", "kinds"), [(99, ["uninitialised read"]), (64, ["uninitialised read"]), (63, [])])
+@pytest.mark.parametrize(
+    ("index", "kinds"), [(99, ["uninitialised read"]), (64, ["uninitialised read"]), (63, [])]
+)
 def test_half_a_scratch_array_is_not_all_of_it(kernel, index, kinds):
     executor = Simulator()
     partial, out = executor.empty((2, 64), np.float32), np.zeros(1, np.float32)
