@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -11,6 +12,7 @@ FOLDER = Path(__file__).parent
 INCLUDE = FOLDER / "include"
 BRANCHES = FOLDER / "branches"  # kernels of what leaves the ladder
 PROBES = FOLDER / "probes"  # kernels that ask the hardware something
+INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,10 @@ class Source:
 
     @property
     def digest(self) -> str:
-        """Changes with the file, with any header beside it or in `include/`, and with the defines."""
-        headers = {
-            entry.path: entry.stat().st_mtime_ns
-            for folder in (self.path.parent, INCLUDE)
-            for entry in os.scandir(folder)
-            if entry.name.endswith(".cuh")
-        }
-        states = ((str(self.path), self.path.stat().st_mtime_ns), *sorted(headers.items()))
+        """Changes with the file, with every `.cuh` beside it or in `include/`, with what it includes by
+        a name in quotes, wherever that lies, and with the defines.
+        """
+        states = ((str(self.path), self.path.stat().st_mtime_ns), *sorted(headers(self.path).items()))
         return _digest(states, self.entry, self.defines)
 
     def text(self) -> str:
@@ -83,12 +81,65 @@ def kernel_path(name: str) -> Path:
     return next((path for folder in folders if (path := folder / name).exists()), FOLDER / name)
 
 
+def headers(path: Path) -> dict[str, int]:
+    """When each header that a file may include was changed last: every `.cuh` beside it or in `include/`, and
+    what it, or one that it includes, names in quotes.
+    """
+    states = {
+        entry.path: entry.stat().st_mtime_ns
+        for folder in (path.parent, INCLUDE)
+        for entry in os.scandir(folder)
+        if entry.name.endswith(".cuh")
+    }
+    here = (str(path), path.stat().st_mtime_ns), *sorted(states.items())
+    elsewhere: dict[str, int | None] = {}
+    while more := _named(here, tuple(elsewhere.items())):
+        elsewhere |= {name: _modified(name) for name in more}
+    return states | {name: state for name, state in elsewhere.items() if state is not None}
+
+
+@lru_cache(maxsize=256)
+def _named(here: tuple[tuple[str, int], ...], elsewhere: tuple[tuple[str, int | None], ...]) -> list[str]:
+    """Where else headers may lie that the first file of `here` includes, or that one of these does."""
+    states = dict((*here, *elsewhere))
+    listed = Path(here[0][0]).parent, INCLUDE  # every .cuh in these is known
+    waiting, seen, more = [here[0][0]], {here[0][0]}, []
+    while waiting:
+        of = waiting.pop()
+        for name in _included(of, states[of]):
+            for folder in (Path(of).parent, *listed):
+                path = Path(os.path.normpath(folder / name))
+                if (found := str(path)) in seen:
+                    continue
+                seen.add(found)
+                if states.get(found) is not None:
+                    waiting.append(found)
+                elif found not in states and not (path.suffix == ".cuh" and path.parent in listed):
+                    more.append(found)
+    return more
+
+
+def _modified(path: str) -> int | None:
+    """When a file was changed last; None for what is none."""
+    try:
+        state = os.stat(path)  # noqa: PTH116 - asked for at every load, and a Path takes as long again
+    except (OSError, ValueError):
+        return None
+    return state.st_mtime_ns if stat.S_ISREG(state.st_mode) else None
+
+
+@lru_cache(maxsize=256)
+def _included(path: str, modified: int) -> tuple[str, ...]:
+    """The names in quotes that a file includes."""
+    return tuple(INCLUDED.findall(Path(path).read_text(errors="replace")))
+
+
 @lru_cache(maxsize=1024)
 def _digest(states: tuple[tuple[str, int], ...], entry: str, defines: tuple) -> str:
     texts = [_text(Path(path), modified) for path, modified in states]
-    return sha256("\0".join([*texts, entry, repr(defines)]).encode()).hexdigest()
+    return sha256("\0".join([*texts, entry, repr(defines)]).encode(errors="surrogateescape")).hexdigest()
 
 
 @lru_cache(maxsize=64)
 def _text(path: Path, modified: int) -> str:
-    return path.read_text()
+    return path.read_text(errors="surrogateescape")

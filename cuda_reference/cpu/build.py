@@ -22,6 +22,7 @@ from pathlib import Path
 from cuda_reference.cpu import tools
 from cuda_reference.cpu.unset import rewritten
 from cuda_reference.files import CACHE_VARIABLE, MachineError, cache_folder, seal, written_wholly
+from cuda_reference.source import headers
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parent / "include"
@@ -461,10 +462,11 @@ class _SourceChanged(Exception):
 
 
 def _texts(source: Path) -> dict[str, bytes]:
-    """What a kernel is made of: its file, the headers beside it, the executor's and the kernels'."""
+    """What a kernel is made of: its file, headers beside it, named by it, the executor's and the kernels'."""
     beside = [path for kind in ("*.h", "*.cuh") for path in sorted(source.parent.glob(kind))]
-    headers = [*sorted((HERE / "shim").iterdir()), *sorted(INCLUDE.iterdir()), *beside]
-    return {str(path): _shared(path.read_bytes()) for path in [source, *headers] if path.is_file()}
+    own = [*sorted((HERE / "shim").iterdir()), *sorted(INCLUDE.iterdir()), *beside]
+    named = [Path(path) for path in sorted(headers(source))]
+    return {str(path): _shared(path.read_bytes()) for path in [source, *own, *named] if path.is_file()}
 
 
 @lru_cache(maxsize=256)

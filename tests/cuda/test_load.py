@@ -1,6 +1,7 @@
 """Kernels in CUDA C by name: loading, running without a GPU, and what is said where something is missing."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from cuda_toy import PLAIN, REVERSE, arguments, plain_stage, toy
 
 import cuda_reference
 from cuda_reference import cpu, load, source
+from cuda_reference.source import headers
 from flashcore_numba import UnsupportedError, attention, cli
 from flashcore_numba.calls import refuse
 from flashcore_numba.checks import check_stage
@@ -56,6 +58,44 @@ def test_a_digest_follows_the_files(tmp_path):
     assert toy(tmp_path, FACTOR=3).digest != first
     kernel.path.write_text(REVERSE + "\n")
     assert kernel.digest != first
+
+
+VALUE = 'extern "C" __global__ void value(float* out) { out[0] = VALUE; }\n'
+
+
+@pytest.mark.parametrize(
+    ("texts", "changed"),
+    [
+        ({"value.cu": '#include "v.h"\n'}, "v.h"),
+        ({"value.cu": '#include "sub/v.cuh"\n'}, "sub/v.cuh"),
+        ({"value.cu": '  #  include "../v.inl"  // the value\n'}, "../v.inl"),
+        ({"value.cu": '#include "sub/a.h"\n', "sub/a.h": '#include "b.h"\n'}, "sub/b.h"),
+        ({"value.cu": '#include "sub/a.h"\n', "sub/a.h": '#include "../kernels/sub/b.h"\n'}, "sub/b.h"),
+    ],
+)
+def test_a_changed_header_is_compiled_anew(texts, changed, tmp_path):
+    folder = tmp_path / "kernels"
+    (folder / "sub").mkdir(parents=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text + VALUE * (name == "value.cu"))
+    out, digests = np.zeros(1, np.float32), set()
+    for value in (1, 2):
+        (folder / changed).write_text(f"#pragma once\n#define VALUE {value}\n")
+        kernel = source("value", folder=folder)
+        digests.add(kernel.digest)
+        load(kernel, "cpu")(1, 1, (out,))
+        assert out[0] == value
+    assert len(digests) == 2
+
+
+def test_headers_that_include_each_other_come_to_an_end(tmp_path):
+    (tmp_path / "value.cu").write_text('#include "a.h"\n#include "not_there.h"\n')
+    (tmp_path / "a.h").write_text(f'#include "../{tmp_path.name}/b.h"\n')
+    (tmp_path / "b.h").write_text(f'#include "../{tmp_path.name}/a.h"\n')
+    found = headers(tmp_path / "value.cu")
+    assert {path.name for path in tmp_path.iterdir()} - {Path(path).name for path in found} == {"value.cu"}
+    (tmp_path / "other.h").write_text("")
+    assert headers(tmp_path / "value.cu") == found
 
 
 def test_a_kernel_runs_on_the_cpu(folder, rng):
