@@ -53,7 +53,7 @@ class _Span:
 class Memory:
     """Copies of a launch's arrays, each as far into its allocation as the caller's own; guards between.
 
-    Arrays that overlap overlap in the copies too. Of a larger array that they are windows of, only what lies
+    Arrays that overlap overlap in the copies too. Of a larger array that they are windows of, only what is
     between their first byte and their last is copied.
     """
 
@@ -127,7 +127,7 @@ class Memory:
 
 
 def _bytes_of(array: np.ndarray, told: np.ndarray, start: int) -> np.ndarray:
-    """What `told`, with an element a byte, says of the bytes of an array that begins at `start` in it."""
+    """What `told`, with one element per byte, says of the bytes of an array that begins at `start` in it."""
     shape, strides = (*array.shape, array.itemsize), (*array.strides, 1)
     return np.ndarray(shape, told.dtype, told, start, strides)
 
