@@ -578,11 +578,13 @@ void before_atomic(void* address, size_t bytes, Site site) {
 
 void carry(Fiber& fiber, const void* address, bool acquire, bool release) {
   if (!launch.checks) return;
-  Past& carried = launch.atomics[(uint64_t)address];
-  if (acquire) join_past(fiber.acquired, carried);
-  if (!release || !fiber.released) return;
-  Past mine = fiber.released_past;
-  mine[launch.cluster] = fiber.released;
-  join_past(carried, mine);
+  const uint64_t key = (uint64_t)address;
+  auto& here = fiber.block->atomics;
+  if (acquire) {
+    join_past(fiber.acquired, launch.atomics[key]);
+    if (const auto carried = here.find(key); carried != here.end()) join_past(fiber.acquired_here, carried->second);
+  }
+  if (release && fiber.released) join_past(launch.atomics[key], *fiber.released);
+  if (release && fiber.released_here) join_past(here[key], *fiber.released_here);
 }
 }  // namespace cpu

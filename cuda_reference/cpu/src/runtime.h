@@ -155,11 +155,10 @@ struct Fiber {
   uint32_t parity = 0;
 
   Clock clock;
-  Clock announced;                                  // at the last fence.mbarrier_init
-  Past past;                                        // of earlier clusters
-  std::shared_ptr<std::vector<uint32_t>> released;  // seen at the last __threadfence
-  Past released_past;
-  Past acquired;  // by atomics since the last __threadfence
+  Clock announced;  // at the last fence.mbarrier_init
+  Past past;        // of earlier clusters
+  std::shared_ptr<const Past> released, released_here;  // known at the last __threadfence; at that or a later _block
+  Past acquired, acquired_here;  // by atomics since the last __threadfence; of the own block, since that or a _block
   Copies open_copies;
   std::vector<Copies> copy_groups;
   std::vector<uint32_t> committed;  // barriers passed when each group was committed
@@ -243,6 +242,7 @@ struct Block {
   std::vector<std::pair<uint16_t, uint32_t>> awaited;  // who waited for the kernels before, one of a warp; when
   std::map<uint16_t, std::pair<uint32_t, Place>>
       reached_into;  // agent of another block -> when and where last
+  std::unordered_map<uint64_t, Past> atomics;  // address -> what its own threads released
   uint32_t next_engine = 0;
   std::vector<uint32_t> engine_clocks;
   jmp_buf scheduler;
