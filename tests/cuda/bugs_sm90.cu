@@ -47,6 +47,43 @@ extern "C" __global__ void tma_mbarrier_unannounced(float* out, const __grid_con
     if (t < 64) out[t] = tile[t];
 }
 
+// Thread 32 fences between the two, but nothing tells it of the initialisation: the flag carries no fence.
+extern "C" __global__ void tma_mbarrier_announced_by_a_stranger(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    __shared__ unsigned turn;
+    if (t == 0) turn = 0;
+    __syncthreads();
+    if (t == 32) {
+        while (atomicAdd(&turn, 0u) != 1) {}
+        ptx::fence_proxy_async();
+        atomicExch(&turn, 2u);
+    }
+    if (t == 0) {
+        ptx::mbarrier_init(full, 1);
+        atomicExch(&turn, 1u);
+        while (atomicAdd(&turn, 0u) != 2) {}
+        ptx::mbarrier_arrive_expect(full, TILE * 2);
+        ptx::tma_load_2d(tile, &map, full, 0, 0);  // BUG missing fence
+    }
+    __syncthreads();
+    ptx::mbarrier_wait(full, 0);
+    if (t < 64) out[t] = tile[t];
+}
+
+extern "C" __global__ void tma_mbarrier_announced_by_another(float* out, const __grid_constant__ ptx::TensorMap map) {  // no bug
+    SETUP;
+    if (t == 0) ptx::mbarrier_init(full, 1);
+    __syncthreads();
+    if (t == 32) ptx::fence_proxy_async();
+    __syncthreads();
+    if (t == 0) {
+        ptx::mbarrier_arrive_expect(full, TILE * 2);
+        ptx::tma_load_2d(tile, &map, full, 0, 0);
+    }
+    ptx::mbarrier_wait(full, 0);
+    if (t < 64) out[t] = tile[t];
+}
+
 extern "C" __global__ void tma_overwrites_readers(float* out, const __grid_constant__ ptx::TensorMap map) {
     SETUP;
     if (t == 0) {

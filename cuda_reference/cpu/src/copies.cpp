@@ -250,7 +250,8 @@ void mbarrier_init(uint64_t* address, int arrivals, Site site) {
   if (arrivals < 1 || arrivals >= 1 << 20)
     fault("bad instruction", site, "an mbarrier counts 1 to 1048575 arrivals, not %d", arrivals);
   touch(*current, address, 8, Access::write, intern(site), false);
-  Mbarrier mbarrier{arrivals, arrivals, 0, 0, false, {}, {}, intern(site)};
+  Mbarrier mbarrier{arrivals, arrivals, 0, 0, false, {}, {}, intern(site), current->agent,
+                    current->clock.seen[current->agent]};
   mbarrier.arriving.reset(launch.agents);
   mbarrier.released.reset(launch.agents);
   block.mbarriers[(char*)address - block.storage] = mbarrier;
@@ -299,9 +300,11 @@ void mbarrier_wait(uint64_t* address, uint32_t parity, Site site) {
   fiber.tick();
 }
 
+// Those whose mbarrier.init the thread has made or knows of.
 static void announce_mbarriers() {
   for (auto& block : launch.blocks)
-    for (auto& [offset, mbarrier] : block->mbarriers) mbarrier.announced = true;
+    for (auto& [offset, mbarrier] : block->mbarriers)
+      if (!launch.checks || current->clock.seen[mbarrier.maker] >= mbarrier.made) mbarrier.announced = true;
 }
 
 void fence_mbarrier_init(Site) {

@@ -99,6 +99,8 @@ struct Mbarrier {
   bool announced = false;  // to the async proxy, by a fence after mbarrier.init
   Clock arriving, released;
   Place initialised;
+  uint16_t maker;  // who initialised it, and when
+  uint32_t made;
 };
 
 // A copy of an engine under way: what to do when it arrives, and which mbarrier, if any, then counts it.
