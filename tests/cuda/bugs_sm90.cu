@@ -262,6 +262,21 @@ cluster_barrier_missed(float* out, const __grid_constant__ ptx::TensorMap map) {
     ptx::cluster_wait();  // BUG deadlock
 }
 
+// Warps 2 and 3 arrive and return; the barrier waits for warp 1 nevertheless, which lets warp 0 go on.
+extern "C" __global__ void __cluster_dims__(2, 1, 1)
+cluster_threads_arrive_and_return(float* out, const __grid_constant__ ptx::TensorMap map) {  // no bug
+    __shared__ float mine[32];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (warp == 1) ptx::bar_sync(1, 64), mine[lane] = lane;
+    ptx::cluster_arrive();
+    if (warp == 2) ptx::bar_sync(1, 64);
+    if (warp >= 2) return;
+    ptx::cluster_wait();
+    if (warp == 0 && ptx::cluster_rank() == 0) out[lane] = *ptx::remote(mine + lane, 1);
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+}
+
 // All read one word; three of the four warps meet before one of their threads writes it.
 extern "C" __global__ void many_readers(float* out, const __grid_constant__ ptx::TensorMap map) {
     SETUP;
