@@ -277,6 +277,68 @@ cluster_threads_arrive_and_return(float* out, const __grid_constant__ ptx::Tenso
     ptx::cluster_wait();
 }
 
+// Of copies that an mbarrier counts too, whichever is waited for first.
+extern "C" __global__ void cp_async_in_a_group_and_an_mbarrier(float* out, const __grid_constant__ ptx::TensorMap map) {  // no bug
+    SETUP;
+    float* values = reinterpret_cast<float*>(smem);
+    if (t == 0) ptx::mbarrier_init(full, 64);
+    __syncthreads();
+    if (t < 64) {
+        ptx::cp_async<4>(values + t, out + t);
+        ptx::cp_async_commit();
+        ptx::cp_async<4>(values + 64 + t, out + t);
+        ptx::cp_async_mbarrier_arrive(full);
+        ptx::cp_async<4>(values + 128 + t, out + t);
+        ptx::cp_async_commit();
+        ptx::cp_async_wait<1>();
+        values[t] += 1;
+        ptx::cp_async_wait_all();
+        values[64 + t] += values[t] + values[128 + t];
+    }
+    if (t >= 64) ptx::mbarrier_wait(full, 0);
+    __syncthreads();
+    if (t >= 64) out[t - 64] = values[t] + values[t - 64];
+    (void)tile;
+}
+
+extern "C" __global__ void cp_async_counted_and_read_by_another(float* out, const __grid_constant__ ptx::TensorMap map) {  // no bug
+    SETUP;
+    float* values = reinterpret_cast<float*>(smem);
+    if (t == 0) ptx::mbarrier_init(full, 64);
+    __syncthreads();
+    if (t < 64) {
+        ptx::cp_async<4>(values + t, out + t);
+        ptx::cp_async_commit();
+        ptx::cp_async_mbarrier_arrive(full);
+        ptx::cp_async_wait_all();
+    } else {
+        ptx::mbarrier_wait(full, 0);
+        values[128 + t] = values[t - 64];
+    }
+    __syncthreads();
+    if (t >= 64) out[t - 64] = values[128 + t];
+    (void)tile;
+}
+
+extern "C" __global__ void cp_async_newer_group_not_awaited(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    float* values = reinterpret_cast<float*>(smem);
+    if (t == 0) ptx::mbarrier_init(full, 64);
+    __syncthreads();
+    if (t < 64) {
+        ptx::cp_async<4>(values + t, out + t);
+        ptx::cp_async_commit();
+        ptx::cp_async<4>(values + 64 + t, out + t);
+        ptx::cp_async_commit();
+        ptx::cp_async_mbarrier_arrive(full);
+        ptx::cp_async_wait<1>();
+        values[128 + t] = values[t] + values[64 + t];  // BUG missing wait
+        ptx::mbarrier_wait(full, 0);
+        out[t] = 0;
+    }
+    (void)tile;
+}
+
 // All read one word; three of the four warps meet before one of their threads writes it.
 extern "C" __global__ void many_readers(float* out, const __grid_constant__ ptx::TensorMap map) {
     SETUP;

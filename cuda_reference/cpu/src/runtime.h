@@ -92,6 +92,17 @@ struct Copy {
 };
 using Copies = std::vector<Copy>;
 
+struct Transfer;
+// cp.async copies of a thread that are done at a time: when it waits for their group, or for an mbarrier.
+struct Piece {
+  Copies copies;
+  bool done = false;
+  std::weak_ptr<Transfer> engine;  // which an mbarrier counts, if any does: it makes the copies then
+  uint16_t writer = 0;             // the engine's agent, and when it writes; never: 0
+  uint32_t written = 0;
+};
+using Pieces = std::vector<std::shared_ptr<Piece>>;
+
 struct Mbarrier {
   int arrivals, pending;
   int64_t bytes = 0;
@@ -106,6 +117,7 @@ struct Mbarrier {
 // A copy of an engine under way: what to do when it arrives, and which mbarrier, if any, then counts it.
 struct Transfer {
   Copies copies;
+  Pieces pieces;  // of cp.async
   std::vector<std::pair<Mbarrier*, int64_t>> completes;  // mbarrier, bytes (-1: one arrival)
   Clock clock;
   uint16_t agent, writer;  // out of shared memory: `writer` fills the destination, after `agent` has read
@@ -162,7 +174,8 @@ struct Fiber {
   std::shared_ptr<const Past> released, released_here;  // known at the last __threadfence; at that or a later _block
   Past acquired, acquired_here;  // by atomics since the last __threadfence; of the own block, since that or a _block
   Copies open_copies;
-  std::vector<Copies> copy_groups;
+  Pieces open_pieces;  // copies not committed that an mbarrier counts
+  std::vector<Pieces> copy_groups;
   std::vector<uint32_t> committed;  // barriers passed when each group was committed
   uint32_t barriers_passed = 0;
   std::vector<std::shared_ptr<Transfer>> open_stores;
