@@ -277,6 +277,23 @@ cluster_threads_arrive_and_return(float* out, const __grid_constant__ ptx::Tenso
     ptx::cluster_wait();
 }
 
+extern "C" __global__ void __cluster_dims__(2, 1, 1)
+store_async_into_a_block_that_returns(float* out, const __grid_constant__ ptx::TensorMap map) {
+    __shared__ __align__(16) float theirs[4];
+    __shared__ __align__(8) uint64_t mbarrier;
+    if (threadIdx.x == 0) {
+        ptx::mbarrier_init(&mbarrier, 1);
+        ptx::fence_mbarrier_init();
+        ptx::mbarrier_arrive_expect(&mbarrier, 16);
+    }
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+    if (ptx::cluster_rank() == 1) return;
+    const float x[4] = {1, 2, 3, 4};
+    if (threadIdx.x == 0) ptx::store_async(theirs, x, &mbarrier, 1);  // BUG finished block or missing wait
+    if (threadIdx.x < 64) out[threadIdx.x] = 0;
+}
+
 // Of copies that an mbarrier counts too, whichever is waited for first.
 extern "C" __global__ void cp_async_in_a_group_and_an_mbarrier(float* out, const __grid_constant__ ptx::TensorMap map) {  // no bug
     SETUP;
@@ -337,6 +354,74 @@ extern "C" __global__ void cp_async_newer_group_not_awaited(float* out, const __
         out[t] = 0;
     }
     (void)tile;
+}
+
+extern "C" __global__ void tma_never_awaited(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    if (t == 0) {
+        ptx::mbarrier_init(full, 1);
+        ptx::fence_mbarrier_init();
+        ptx::mbarrier_arrive_expect(full, TILE * 2);
+        ptx::tma_load_2d(tile, &map, full, 0, 0);  // BUG missing wait
+    }
+    __syncthreads();
+    if (t < 64) out[t] = __shfl_sync(~0u, t, 0);
+    __syncthreads();
+}
+
+extern "C" __global__ void bulk_load_never_awaited(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    if (t == 0) {
+        ptx::mbarrier_init(full, 1);
+        ptx::fence_mbarrier_init();
+        for (int i = 0; i < 2; i++) {
+            ptx::mbarrier_arrive_expect(full, 256);
+            ptx::bulk_load(tile + 128 * i, out, 256, full);  // BUG missing wait
+            if (i == 0) ptx::mbarrier_wait(full, 0);
+        }
+    }
+}
+
+extern "C" __global__ void bulk_load_awaited_by_one_warp(float* out, const __grid_constant__ ptx::TensorMap map) {  // no bug
+    SETUP;
+    if (t == 0) {
+        ptx::mbarrier_init(full, 1);
+        ptx::fence_mbarrier_init();
+        ptx::mbarrier_arrive_expect(full, 256);
+        ptx::bulk_load(tile, out, 256, full);
+    }
+    __syncthreads();
+    if (t < 96) return;
+    ptx::mbarrier_wait(full, 0);
+}
+
+extern "C" __global__ void cp_async_mbarrier_never_awaited(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    if (t == 0) ptx::mbarrier_init(full, 64);
+    __syncthreads();
+    if (t < 64) {
+        ptx::cp_async<4>(reinterpret_cast<float*>(smem) + t, out + t);  // BUG missing wait
+        ptx::cp_async_mbarrier_arrive(full);
+    }
+    (void)tile;
+}
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1)
+store_async_never_awaited(float* out, const __grid_constant__ ptx::TensorMap map) {
+    __shared__ __align__(16) float theirs[4];
+    __shared__ __align__(8) uint64_t mbarrier;
+    if (threadIdx.x == 0) {
+        ptx::mbarrier_init(&mbarrier, 1);
+        ptx::fence_mbarrier_init();
+        ptx::mbarrier_arrive_expect(&mbarrier, 16);
+    }
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+    const float x[4] = {1, 2, 3, 4};
+    if (threadIdx.x == 0) ptx::store_async(theirs, x, &mbarrier, ptx::cluster_rank() ^ 1);  // BUG missing wait
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+    if (threadIdx.x < 64 && ptx::cluster_rank() == 0) out[threadIdx.x] = 0;
 }
 
 // All read one word; three of the four warps meet before one of their threads writes it.

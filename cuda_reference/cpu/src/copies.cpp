@@ -150,6 +150,41 @@ void deliver(Transfer& transfer) {
 void issue(const std::shared_ptr<Transfer>& transfer) {
   transfer->done = std::make_shared<bool>(false);
   launch.transfers.push_back(transfer);
+  if (!launch.checks || transfer->completes.empty()) return;
+  Block* into = nullptr;
+  const auto note = [&](const Copies& copies) {
+    for (auto& copy : copies) {
+      if (into && inside(copy.destination, into->storage, launch.storage_bytes)) continue;
+      if (!(into = shared_owner(copy.destination))) continue;
+      into->arriving[transfer->writer] = {transfer->written, copy.place};
+      if (into->begun && !into->live)
+        add_problem("finished block", copy.place, 0,
+                    text("all threads of block %u in the cluster have returned: its shared memory is gone", into->rank));
+    }
+  };
+  note(transfer->copies);
+  for (auto& piece : transfer->pieces) note(piece->copies);
+}
+
+// What nobody in the block waited for lands in the shared memory of the block that comes next. A copy that ended
+// before is looked for too, by whether anybody knew of it.
+void check_arrivals_awaited(const Block& ended) {
+  if (!launch.checks) return;
+  const auto report = [](Place place) {
+    add_problem("missing wait", place, 0,
+                "the last thread of the block whose shared memory this copy fills returns, and none of them has waited "
+                "for the mbarrier that counts it" +
+                    fact("about", 0, "exit"));
+  };
+  for (auto& [engine, last] : ended.arriving)
+    if (ended.returned.seen[engine] < last.first) report(last.second);
+  for (auto& transfer : launch.transfers)
+    if (!*transfer->done && !transfer->copies.empty() && !transfer->completes.empty())
+      for (auto& copy : transfer->copies)
+        if (inside(copy.destination, ended.storage, launch.storage_bytes)) {
+          report(copy.place);
+          break;
+        }
 }
 
 // Those that somebody waited for were delivered then: out of order, and rarely.

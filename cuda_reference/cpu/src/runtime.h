@@ -258,6 +258,7 @@ struct Block {
   std::map<uint16_t, std::pair<uint32_t, Place>>
       reached_into;  // agent of another block -> when and where last
   std::unordered_map<uint64_t, Past> atomics;  // address -> what its own threads released
+  std::map<uint16_t, std::pair<uint32_t, Place>> arriving;  // engine -> when and where it last began to fill its memory
   uint32_t next_engine = 0;
   std::vector<uint32_t> engine_clocks;
   jmp_buf scheduler;
@@ -422,6 +423,7 @@ void deliver(Transfer&);
 void give_writer(Transfer&);
 bool deliver_a_transfer();
 void check_copies_awaited(Fiber&);
+void check_arrivals_awaited(const Block& ended);
 Mbarrier& mbarrier_at(uint64_t*, Site);
 
 
