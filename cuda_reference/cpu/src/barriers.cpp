@@ -360,8 +360,7 @@ void fence(bool whole_gpu, Site) {
 void grid_dependency_wait() {
   if (!launch.checks || !launch.early) return;
   Fiber& fiber = *current;
-  auto& awaited = fiber.block->awaited;
-  if (awaited.empty() || awaited.back().first / 32 != fiber.agent / 32) awaited.push_back({fiber.agent, fiber.tick()});
+  if (fiber.may_be_early) fiber.block->awaited.push_back({fiber.agent, fiber.tick()});
   fiber.may_be_early = false;
 }
 }  // namespace cpu

@@ -378,12 +378,16 @@ int buffer_of(const void* address, size_t bytes) {
 // Whether the kernels before have ended for sure: the actor, or somebody that it has met, waited for them.
 bool has_awaited(const Actor& actor) {
   if (actor.fiber && !actor.fiber->may_be_early) return true;
-  for (const auto& block : launch.blocks)
-    for (const auto& [agent, clock] : block->awaited)
-      if (has_seen(actor, agent, clock)) {
+  const size_t own = actor.agent / launch.agents_of_block();
+  for (size_t i = 0; i < launch.blocks.size(); i++) {
+    auto& awaited = launch.blocks[(own + i) % launch.blocks.size()]->awaited;
+    for (auto& each : awaited)
+      if (has_seen(actor, each.first, each.second)) {
         if (actor.fiber) actor.fiber->may_be_early = false;
+        std::swap(each, awaited.front());  // others are likely to have met the same one
         return true;
       }
+  }
   return false;
 }
 

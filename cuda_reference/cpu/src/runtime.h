@@ -254,7 +254,7 @@ struct Block {
   bool begun = false;
   int live = 0;
   Clock returned;  // what its threads knew when they returned
-  std::vector<std::pair<uint16_t, uint32_t>> awaited;  // who waited for the kernels before, one of a warp; when
+  std::vector<std::pair<uint16_t, uint32_t>> awaited;  // who waited for the kernels before, and when
   std::map<uint16_t, std::pair<uint32_t, Place>>
       reached_into;  // agent of another block -> when and where last
   std::unordered_map<uint64_t, Past> atomics;  // address -> what its own threads released
