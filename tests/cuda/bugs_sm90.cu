@@ -603,6 +603,54 @@ extern "C" __global__ void wgmma_never_awaited(float* out, const __grid_constant
     if (t < 64) out[t] = 0;
 }
 
+extern "C" __global__ void wgmma_by_one_warp(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    OPERANDS;
+    if (t < 32) {
+        ptx::wgmma_fence();
+        ptx::wgmma_rs<64>(sum, a_rmem[0], b_tile, 1);  // BUG warp mask
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+    }
+    if (t < 64) out[t] = sum[0];
+}
+
+extern "C" __global__ void wgmma_once_more_in_a_warp(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    OPERANDS;
+    for (int i = 0; i < (t / 32 == 2 ? 3 : 2); i++) {
+        ptx::wgmma_fence();
+        ptx::wgmma_rs<64>(sum, a_rmem[i], b_tile, 1);  // BUG warp mask
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+    }
+    if (t < 64) out[t] = sum[0];
+}
+
+extern "C" __global__ void wgmma_of_other_tiles(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    OPERANDS;
+    const uint64_t tile_of_warp = ptx::wgmma_tile(tile) + (t < 32 ? 2 : 0);
+    ptx::wgmma_fence();
+    ptx::wgmma_rs<64>(sum, a_rmem[0], b_tile, 1);
+    ptx::wgmma_rs<64>(sum, a_rmem[0], tile_of_warp, 1);  // BUG bad instruction
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    if (t < 64) out[t] = sum[0];
+}
+
+extern "C" __global__ void wgmma_in_two_places(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    OPERANDS;
+    ptx::wgmma_fence();
+    if (t < 64) ptx::wgmma_rs<64>(sum, a_rmem[0], b_tile, 1);  // BUG bad instruction
+    else
+        ptx::wgmma_rs<64>(sum, a_rmem[0], b_tile, 1);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    if (t < 64) out[t] = sum[0];
+}
+
 extern "C" __global__ void tma_wrong_parity(float* out, const __grid_constant__ ptx::TensorMap map) {
     SETUP;
     if (t == 0) {

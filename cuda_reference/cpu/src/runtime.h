@@ -227,6 +227,22 @@ struct WarpProducts {
   uint16_t fences = 0;  // wgmma.fence so far
 };
 
+// What the four warps of a warpgroup must each issue, the same in the same order.
+struct Issued {
+  Place place;
+  int n;
+  uint64_t a, b;  // a: 0 where it lies in registers
+  bool registers_a, transpose_b;
+  Element element;
+  bool operator==(const Issued&) const = default;
+};
+struct Warpgroup {
+  std::deque<Issued> ahead;  // what some warps have issued and others have not
+  uint32_t gone = 0;         // those before
+  uint32_t issued[4] = {};   // by each warp
+  bool told = false;
+};
+
 struct Logged {
   Place place;
   uint64_t address, source;  // source: of a copy of 16 bytes past L1, else 0
@@ -245,6 +261,7 @@ struct Block {
   std::map<int, NamedBarrier> barriers;
   std::map<uint32_t, Mbarrier> mbarriers;  // by offset in storage
   std::vector<WarpProducts> products;      // [warps]
+  std::map<int, Warpgroup> warpgroups;     // those that have issued wgmma
   std::vector<int> registers;              // [warps] that setmaxnreg gave to each thread; 0: as compiled
   std::vector<std::vector<Logged>> log;    // [warps]
   std::vector<std::array<uint32_t, 32>> logged;  // [warps][lane]: of its accesses in the log
@@ -430,6 +447,7 @@ Mbarrier& mbarrier_at(uint64_t*, Site);
 // ---- matrix (matrix.cpp)
 void check_in_flight(Fiber&, const void*, size_t bytes, Access, Place);
 void check_products_awaited(Fiber&);
+void check_warpgroups(const Block& ended);
 
 // ---- counting (count.cpp)
 void log_access(Fiber&, const void*, size_t bytes, Access, Place, int buffer, const void* source = nullptr);

@@ -554,7 +554,10 @@ void thread_returned(Fiber& fiber) {
   if (fiber.cluster_arrived && fiber.cluster_phase == launch.cluster_phase) launch.cluster_arrivals--;
   fiber.block->returned_lanes[fiber.warp()] |= 1u << fiber.lane();
   if (launch.blocks.size() > 1 || !fiber.block->arriving.empty()) check_nobody_reaches_in(fiber);
-  if (!fiber.block->live) check_arrivals_awaited(*fiber.block);
+  if (!fiber.block->live) {
+    check_arrivals_awaited(*fiber.block);
+    check_warpgroups(*fiber.block);
+  }
   warp_mate_returned(fiber);
 }
 
