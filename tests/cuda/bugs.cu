@@ -104,6 +104,52 @@ last_block_without_fence(float* out, float* partial, unsigned* arrived) {  // tw
 }
 
 extern "C" __global__ void
+last_block_with_a_fence_of_its_block(float* out, float* partial, unsigned* arrived) {  // two blocks
+    __shared__ unsigned order;
+    T;
+    if (t == 0) {
+        partial[blockIdx.x] = blockIdx.x;
+        __threadfence_block();
+        order = atomicAdd(arrived, 1u);
+        __threadfence_block();
+    }
+    __syncthreads();
+    if (order == 1 && t == 0) out[0] = partial[0] + partial[1];  // BUG race between blocks
+}
+
+extern "C" __global__ void
+last_block_takes_with_a_fence_of_its_block(float* out, float* partial, unsigned* arrived) {  // two blocks
+    T;
+    if (t) return;
+    partial[blockIdx.x] = blockIdx.x;
+    __threadfence();
+    const unsigned order = atomicAdd(arrived, 1u);
+    __threadfence_block();
+    if (order == 1) out[0] = partial[0] + partial[1];  // BUG race between blocks
+}
+
+// What came from another block by a fence of the GPU goes on to a thread of this one by a fence of the block.
+extern "C" __global__ void
+last_block_hands_on_within_itself(float* out, float* partial, unsigned* arrived) {  // no bug: two blocks
+    __shared__ unsigned order;
+    T;
+    if (t == 0) order = 2;
+    __syncthreads();
+    if (t == 0) {
+        partial[blockIdx.x] = blockIdx.x;
+        __threadfence();
+        const unsigned mine = atomicAdd(arrived, 1u);
+        __threadfence_block();
+        __threadfence();
+        atomicExch(&order, mine);
+    }
+    if (t != 32) return;
+    while (atomicAdd(&order, 0u) == 2) {}
+    __threadfence_block();
+    if (atomicAdd(&order, 0u) == 1) out[0] = partial[0] + partial[1];
+}
+
+extern "C" __global__ void
 plain_read_of_a_counter(float* out, float* partial, unsigned* arrived) {  // two blocks
     T;
     if (t == 0) atomicAdd(arrived, 1u);

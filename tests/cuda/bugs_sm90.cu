@@ -47,6 +47,43 @@ extern "C" __global__ void tma_mbarrier_unannounced(float* out, const __grid_con
     if (t < 64) out[t] = tile[t];
 }
 
+// Thread 32 fences between the two, but nothing tells it of the initialisation: the flag carries no fence.
+extern "C" __global__ void tma_mbarrier_announced_by_a_stranger(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    __shared__ unsigned turn;
+    if (t == 0) turn = 0;
+    __syncthreads();
+    if (t == 32) {
+        while (atomicAdd(&turn, 0u) != 1) {}
+        ptx::fence_proxy_async();
+        atomicExch(&turn, 2u);
+    }
+    if (t == 0) {
+        ptx::mbarrier_init(full, 1);
+        atomicExch(&turn, 1u);
+        while (atomicAdd(&turn, 0u) != 2) {}
+        ptx::mbarrier_arrive_expect(full, TILE * 2);
+        ptx::tma_load_2d(tile, &map, full, 0, 0);  // BUG missing fence
+    }
+    __syncthreads();
+    ptx::mbarrier_wait(full, 0);
+    if (t < 64) out[t] = tile[t];
+}
+
+extern "C" __global__ void tma_mbarrier_announced_by_another(float* out, const __grid_constant__ ptx::TensorMap map) {  // no bug
+    SETUP;
+    if (t == 0) ptx::mbarrier_init(full, 1);
+    __syncthreads();
+    if (t == 32) ptx::fence_proxy_async();
+    __syncthreads();
+    if (t == 0) {
+        ptx::mbarrier_arrive_expect(full, TILE * 2);
+        ptx::tma_load_2d(tile, &map, full, 0, 0);
+    }
+    ptx::mbarrier_wait(full, 0);
+    if (t < 64) out[t] = tile[t];
+}
+
 extern "C" __global__ void tma_overwrites_readers(float* out, const __grid_constant__ ptx::TensorMap map) {
     SETUP;
     if (t == 0) {
@@ -223,6 +260,168 @@ cluster_barrier_missed(float* out, const __grid_constant__ ptx::TensorMap map) {
     if (t == 70 && ptx::cluster_rank() == 1) ptx::bar_sync(1, 64);
     ptx::cluster_arrive();
     ptx::cluster_wait();  // BUG deadlock
+}
+
+// Warps 2 and 3 arrive and return; the barrier waits for warp 1 nevertheless, which lets warp 0 go on.
+extern "C" __global__ void __cluster_dims__(2, 1, 1)
+cluster_threads_arrive_and_return(float* out, const __grid_constant__ ptx::TensorMap map) {  // no bug
+    __shared__ float mine[32];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (warp == 1) ptx::bar_sync(1, 64), mine[lane] = lane;
+    ptx::cluster_arrive();
+    if (warp == 2) ptx::bar_sync(1, 64);
+    if (warp >= 2) return;
+    ptx::cluster_wait();
+    if (warp == 0 && ptx::cluster_rank() == 0) out[lane] = *ptx::remote(mine + lane, 1);
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+}
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1)
+store_async_into_a_block_that_returns(float* out, const __grid_constant__ ptx::TensorMap map) {
+    __shared__ __align__(16) float theirs[4];
+    __shared__ __align__(8) uint64_t mbarrier;
+    if (threadIdx.x == 0) {
+        ptx::mbarrier_init(&mbarrier, 1);
+        ptx::fence_mbarrier_init();
+        ptx::mbarrier_arrive_expect(&mbarrier, 16);
+    }
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+    if (ptx::cluster_rank() == 1) return;
+    const float x[4] = {1, 2, 3, 4};
+    if (threadIdx.x == 0) ptx::store_async(theirs, x, &mbarrier, 1);  // BUG finished block or missing wait
+    if (threadIdx.x < 64) out[threadIdx.x] = 0;
+}
+
+// Of copies that an mbarrier counts too, whichever is waited for first.
+extern "C" __global__ void cp_async_in_a_group_and_an_mbarrier(float* out, const __grid_constant__ ptx::TensorMap map) {  // no bug
+    SETUP;
+    float* values = reinterpret_cast<float*>(smem);
+    if (t == 0) ptx::mbarrier_init(full, 64);
+    __syncthreads();
+    if (t < 64) {
+        ptx::cp_async<4>(values + t, out + t);
+        ptx::cp_async_commit();
+        ptx::cp_async<4>(values + 64 + t, out + t);
+        ptx::cp_async_mbarrier_arrive(full);
+        ptx::cp_async<4>(values + 128 + t, out + t);
+        ptx::cp_async_commit();
+        ptx::cp_async_wait<1>();
+        values[t] += 1;
+        ptx::cp_async_wait_all();
+        values[64 + t] += values[t] + values[128 + t];
+    }
+    if (t >= 64) ptx::mbarrier_wait(full, 0);
+    __syncthreads();
+    if (t >= 64) out[t - 64] = values[t] + values[t - 64];
+    (void)tile;
+}
+
+extern "C" __global__ void cp_async_counted_and_read_by_another(float* out, const __grid_constant__ ptx::TensorMap map) {  // no bug
+    SETUP;
+    float* values = reinterpret_cast<float*>(smem);
+    if (t == 0) ptx::mbarrier_init(full, 64);
+    __syncthreads();
+    if (t < 64) {
+        ptx::cp_async<4>(values + t, out + t);
+        ptx::cp_async_commit();
+        ptx::cp_async_mbarrier_arrive(full);
+        ptx::cp_async_wait_all();
+    } else {
+        ptx::mbarrier_wait(full, 0);
+        values[128 + t] = values[t - 64];
+    }
+    __syncthreads();
+    if (t >= 64) out[t - 64] = values[128 + t];
+    (void)tile;
+}
+
+extern "C" __global__ void cp_async_newer_group_not_awaited(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    float* values = reinterpret_cast<float*>(smem);
+    if (t == 0) ptx::mbarrier_init(full, 64);
+    __syncthreads();
+    if (t < 64) {
+        ptx::cp_async<4>(values + t, out + t);
+        ptx::cp_async_commit();
+        ptx::cp_async<4>(values + 64 + t, out + t);
+        ptx::cp_async_commit();
+        ptx::cp_async_mbarrier_arrive(full);
+        ptx::cp_async_wait<1>();
+        values[128 + t] = values[t] + values[64 + t];  // BUG missing wait
+        ptx::mbarrier_wait(full, 0);
+        out[t] = 0;
+    }
+    (void)tile;
+}
+
+extern "C" __global__ void tma_never_awaited(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    if (t == 0) {
+        ptx::mbarrier_init(full, 1);
+        ptx::fence_mbarrier_init();
+        ptx::mbarrier_arrive_expect(full, TILE * 2);
+        ptx::tma_load_2d(tile, &map, full, 0, 0);  // BUG missing wait
+    }
+    __syncthreads();
+    if (t < 64) out[t] = __shfl_sync(~0u, t, 0);
+    __syncthreads();
+}
+
+extern "C" __global__ void bulk_load_never_awaited(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    if (t == 0) {
+        ptx::mbarrier_init(full, 1);
+        ptx::fence_mbarrier_init();
+        for (int i = 0; i < 2; i++) {
+            ptx::mbarrier_arrive_expect(full, 256);
+            ptx::bulk_load(tile + 128 * i, out, 256, full);  // BUG missing wait
+            if (i == 0) ptx::mbarrier_wait(full, 0);
+        }
+    }
+}
+
+extern "C" __global__ void bulk_load_awaited_by_one_warp(float* out, const __grid_constant__ ptx::TensorMap map) {  // no bug
+    SETUP;
+    if (t == 0) {
+        ptx::mbarrier_init(full, 1);
+        ptx::fence_mbarrier_init();
+        ptx::mbarrier_arrive_expect(full, 256);
+        ptx::bulk_load(tile, out, 256, full);
+    }
+    __syncthreads();
+    if (t < 96) return;
+    ptx::mbarrier_wait(full, 0);
+}
+
+extern "C" __global__ void cp_async_mbarrier_never_awaited(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    if (t == 0) ptx::mbarrier_init(full, 64);
+    __syncthreads();
+    if (t < 64) {
+        ptx::cp_async<4>(reinterpret_cast<float*>(smem) + t, out + t);  // BUG missing wait
+        ptx::cp_async_mbarrier_arrive(full);
+    }
+    (void)tile;
+}
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1)
+store_async_never_awaited(float* out, const __grid_constant__ ptx::TensorMap map) {
+    __shared__ __align__(16) float theirs[4];
+    __shared__ __align__(8) uint64_t mbarrier;
+    if (threadIdx.x == 0) {
+        ptx::mbarrier_init(&mbarrier, 1);
+        ptx::fence_mbarrier_init();
+        ptx::mbarrier_arrive_expect(&mbarrier, 16);
+    }
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+    const float x[4] = {1, 2, 3, 4};
+    if (threadIdx.x == 0) ptx::store_async(theirs, x, &mbarrier, ptx::cluster_rank() ^ 1);  // BUG missing wait
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+    if (threadIdx.x < 64 && ptx::cluster_rank() == 0) out[threadIdx.x] = 0;
 }
 
 // All read one word; three of the four warps meet before one of their threads writes it.
@@ -402,6 +601,54 @@ extern "C" __global__ void wgmma_never_awaited(float* out, const __grid_constant
     ptx::wgmma_rs<64>(sum, a_rmem[0], b_tile, 1);  // BUG missing wait
     ptx::wgmma_commit();
     if (t < 64) out[t] = 0;
+}
+
+extern "C" __global__ void wgmma_by_one_warp(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    OPERANDS;
+    if (t < 32) {
+        ptx::wgmma_fence();
+        ptx::wgmma_rs<64>(sum, a_rmem[0], b_tile, 1);  // BUG warp mask
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+    }
+    if (t < 64) out[t] = sum[0];
+}
+
+extern "C" __global__ void wgmma_once_more_in_a_warp(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    OPERANDS;
+    for (int i = 0; i < (t / 32 == 2 ? 3 : 2); i++) {
+        ptx::wgmma_fence();
+        ptx::wgmma_rs<64>(sum, a_rmem[i], b_tile, 1);  // BUG warp mask
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+    }
+    if (t < 64) out[t] = sum[0];
+}
+
+extern "C" __global__ void wgmma_of_other_tiles(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    OPERANDS;
+    const uint64_t tile_of_warp = ptx::wgmma_tile(tile) + (t < 32 ? 2 : 0);
+    ptx::wgmma_fence();
+    ptx::wgmma_rs<64>(sum, a_rmem[0], b_tile, 1);
+    ptx::wgmma_rs<64>(sum, a_rmem[0], tile_of_warp, 1);  // BUG bad instruction
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    if (t < 64) out[t] = sum[0];
+}
+
+extern "C" __global__ void wgmma_in_two_places(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    OPERANDS;
+    ptx::wgmma_fence();
+    if (t < 64) ptx::wgmma_rs<64>(sum, a_rmem[0], b_tile, 1);  // BUG bad instruction
+    else
+        ptx::wgmma_rs<64>(sum, a_rmem[0], b_tile, 1);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    if (t < 64) out[t] = sum[0];
 }
 
 extern "C" __global__ void tma_wrong_parity(float* out, const __grid_constant__ ptx::TensorMap map) {

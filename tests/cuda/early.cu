@@ -22,6 +22,29 @@ extern "C" __global__ void shared_memory_needs_no_wait(const float* x, float* ou
     out[threadIdx.x] = x[threadIdx.x] + squares[threadIdx.x ^ 1];
 }
 
+// Lane 3 of a warp in which all wait tells the next one, by an mbarrier.
+extern "C" __global__ void all_wait_and_one_arrives(const float* x, float* out) {
+    __shared__ __align__(8) uint64_t told;
+    if (threadIdx.x == 0) ptx::mbarrier_init(&told, 1);
+    __syncthreads();
+    if (threadIdx.x / 32 == 1) {
+        WAIT;
+        if (threadIdx.x % 32 == 3) ptx::mbarrier_arrive(&told);
+    }
+    ptx::mbarrier_wait(&told, 0);
+    out[threadIdx.x] = x[threadIdx.x];
+}
+
+extern "C" __global__ void one_waits_and_another_arrives(const float* x, float* out) {
+    __shared__ __align__(8) uint64_t told;
+    if (threadIdx.x == 0) ptx::mbarrier_init(&told, 1);
+    __syncthreads();
+    if (threadIdx.x == 32) WAIT;
+    if (threadIdx.x == 33) ptx::mbarrier_arrive(&told);
+    ptx::mbarrier_wait(&told, 0);
+    if (threadIdx.x >= 64) out[threadIdx.x] = x[threadIdx.x];  // EARLY
+}
+
 extern "C" __global__ void nobody_waits(const float* x, float* out) {
     out[threadIdx.x] = x[threadIdx.x];  // EARLY
 }

@@ -16,10 +16,12 @@ KERNEL = re.compile(r'extern "C" __global__ .*?(\w+)\(float\* out', re.DOTALL)
 SCHEDULES = ("forward", "reverse", "random:1", "random:2")
 BLOCKS = {
     "blocks_write_one": 2, "last_block_without_fence": 2, "plain_read_of_a_counter": 2,
-    "blocks_add_to_one": 2, "add_beside_a_store": 2,
+    "blocks_add_to_one": 2, "add_beside_a_store": 2, "last_block_with_a_fence_of_its_block": 2,
+    "last_block_takes_with_a_fence_of_its_block": 2, "last_block_hands_on_within_itself": 2,
     "shared_atomics_order_no_blocks": 2, "global_atomics_order_blocks": 2, "shared_atomics_order_warps": 2,
     "volatile_reads_beside_reads": 2, "volatile_reads_beside_a_flag": 2, "volatile_read_of_another_block": 2,
 }  # fmt: skip
+FENCED = [kernel for kernel in BLOCKS if kernel.startswith("last_block_")]
 SCRATCH = {"scratch_never_written", "add_to_what_was_never_written"}
 CLUSTERED = re.compile(r"__cluster_dims__\(2, 1, 1\)\n(\w+)\(")
 CLUSTERS = dict.fromkeys(CLUSTERED.findall((HERE / "bugs_sm90.cu").read_text()), 2)
@@ -53,8 +55,8 @@ def arguments(file: str, kernel: str, rng) -> tuple:
         array = rng.standard_normal((64, 64)).astype(np.float16)
         return out, TensorMap(array, (64, 64), shape=MAPS.get(kernel))
     extra = {
-        "last_block_without_fence": (np.zeros(2, np.float32), np.zeros(1, np.uint32)),
         "plain_read_of_a_counter": (np.zeros(2, np.float32), np.zeros(1, np.uint32)),
+        **dict.fromkeys(FENCED, (np.zeros(2, np.float32), np.zeros(1, np.uint32))),
         "scratch_never_written": (np.zeros(64, np.float32),),
     }
     count = len(CpuModule(HERE / file).kernel(kernel).parameters)

@@ -242,7 +242,7 @@ def swizzled(tile):
 
 def tma_2d(rng):
     x, y = halves(rng, 100, 128), halves(rng, 128, 96)
-    row, column = int(rng.integers(-20, 80)), int(rng.integers(-5, 10)) * 8
+    row, column = int(rng.integers(-20, 80)), int(rng.integers(-40, 80))
     padded = np.zeros((400, 400), HALF)
     padded[100:200, 100:228] = x
     tile = padded[100 + row : 164 + row, 100 + column : 164 + column]

@@ -334,18 +334,25 @@ void cluster_wait(Site site) {
 
 // ---- fences: what was written before a fence and is then announced by an atomic is known to a thread that reads
 // the atomic and then passes a fence
-void fence(bool, Site) {
+static void take(Fiber& fiber, Past& acquired) {
+  if (const auto own = acquired.find(launch.cluster); own != acquired.end()) {
+    raise(fiber.clock.seen, *own->second);
+    acquired.erase(own);
+  }
+  join_past(fiber.past, acquired);
+  acquired.clear();
+}
+
+// One that orders within the block takes what threads of the block released, and gives to them alone.
+void fence(bool whole_gpu, Site) {
   if (!launch.checks) return;
   Fiber& fiber = *current;
-  for (auto& [cluster, seen] : fiber.acquired) {
-    if (cluster != launch.cluster) continue;
-    for (size_t i = 0; i < seen->size(); i++) fiber.clock.seen[i] = std::max(fiber.clock.seen[i], (*seen)[i]);
-  }
-  fiber.acquired.erase(launch.cluster);
-  join_past(fiber.past, fiber.acquired);
-  fiber.acquired.clear();
-  fiber.released = std::make_shared<std::vector<uint32_t>>(fiber.clock.seen);
-  fiber.released_past = fiber.past;
+  if (whole_gpu) take(fiber, fiber.acquired);
+  take(fiber, fiber.acquired_here);
+  Past known = fiber.past;
+  known[launch.cluster] = std::make_shared<std::vector<uint32_t>>(fiber.clock.seen);
+  fiber.released_here = std::make_shared<const Past>(std::move(known));
+  if (whole_gpu) fiber.released = fiber.released_here;
   fiber.tick();
 }
 
@@ -353,8 +360,7 @@ void fence(bool, Site) {
 void grid_dependency_wait() {
   if (!launch.checks || !launch.early) return;
   Fiber& fiber = *current;
-  auto& awaited = fiber.block->awaited;
-  if (awaited.empty() || awaited.back().first / 32 != fiber.agent / 32) awaited.push_back({fiber.agent, fiber.tick()});
+  if (fiber.may_be_early) fiber.block->awaited.push_back({fiber.agent, fiber.tick()});
   fiber.may_be_early = false;
 }
 }  // namespace cpu

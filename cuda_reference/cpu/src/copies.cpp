@@ -17,8 +17,16 @@ void fill(const Copy& copy, bool add) {
   memset(copy.destination + copy.source_bytes, 0, copy.bytes - copy.source_bytes);
 }
 
-void finish_by_thread(Fiber& fiber, const Copies& copies) {
-  for (auto& copy : copies) {
+void do_by_engine(Piece& piece);
+
+// A copy that an mbarrier counts too is the engine's, whoever waits first.
+void finish_by_thread(Fiber& fiber, Piece& piece) {
+  if (piece.written) {
+    do_by_engine(piece);
+    fiber.clock.seen[piece.writer] = std::max(fiber.clock.seen[piece.writer], piece.written);
+    return;
+  }
+  for (auto& copy : piece.copies) {
     if (launch.checks && memcmp(copy.before, copy.source, copy.source_bytes))
       add_problem("missing wait", copy.place, 0,
                   text("what this cp.async copies was changed before it was waited for, by %s",
@@ -28,6 +36,7 @@ void finish_by_thread(Fiber& fiber, const Copies& copies) {
     set_in_flight(copy.destination, copy.bytes, false, copy.place);
     touch(fiber, copy.destination, copy.bytes, Access::write, copy.place, false);
   }
+  piece.done = true;
 }
 
 // ---- mbarriers
@@ -109,16 +118,26 @@ void add_value(Transfer& transfer, void* destination, const void* value, int byt
   transfer.copies.push_back({(char*)destination, transfer.value, bytes, bytes, place, {}});
 }
 
+namespace {
+void do_by_engine(Piece& piece) {
+  if (piece.done) return;
+  piece.done = true;
+  const auto engine = piece.engine.lock();
+  for (auto& copy : piece.copies) {
+    fill(copy, false);
+    if (!launch.checks) continue;
+    set_in_flight(copy.destination, copy.bytes, false, copy.place);  // until now it was
+    touch_end(*engine, copy.destination, copy.bytes, Access::write, copy.place);
+  }
+  piece.copies.clear();
+}
+}  // namespace
+
 void deliver(Transfer& transfer) {
   if (*transfer.done) return;
   *transfer.done = true;
-  for (auto& copy : transfer.copies) {
-    fill(copy, transfer.add);
-    if (!transfer.async_proxy && launch.checks) {  // cp.async: in flight until now
-      set_in_flight(copy.destination, copy.bytes, false, copy.place);
-      touch_end(transfer, copy.destination, copy.bytes, Access::write, copy.place);
-    }
-  }
+  for (auto& copy : transfer.copies) fill(copy, transfer.add);
+  for (auto& piece : transfer.pieces) do_by_engine(*piece);
   for (auto& [mbarrier, bytes] : transfer.completes) {
     mbarrier->arriving.join(transfer.clock);
     if (bytes < 0)
@@ -132,6 +151,41 @@ void deliver(Transfer& transfer) {
 void issue(const std::shared_ptr<Transfer>& transfer) {
   transfer->done = std::make_shared<bool>(false);
   launch.transfers.push_back(transfer);
+  if (!launch.checks || transfer->completes.empty()) return;
+  Block* into = nullptr;
+  const auto note = [&](const Copies& copies) {
+    for (auto& copy : copies) {
+      if (into && inside(copy.destination, into->storage, launch.storage_bytes)) continue;
+      if (!(into = shared_owner(copy.destination))) continue;
+      into->arriving[transfer->writer] = {transfer->written, copy.place};
+      if (into->begun && !into->live)
+        add_problem("finished block", copy.place, 0,
+                    text("all threads of block %u in the cluster have returned: its shared memory is gone", into->rank));
+    }
+  };
+  note(transfer->copies);
+  for (auto& piece : transfer->pieces) note(piece->copies);
+}
+
+// What nobody in the block waited for lands in the shared memory of the block that comes next. A copy that ended
+// before is looked for too, by whether anybody knew of it.
+void check_arrivals_awaited(const Block& ended) {
+  if (!launch.checks) return;
+  const auto report = [](Place place) {
+    add_problem("missing wait", place, 0,
+                "the last thread of the block whose shared memory this copy fills returns, and none of them has waited "
+                "for the mbarrier that counts it" +
+                    fact("about", 0, "exit"));
+  };
+  for (auto& [engine, last] : ended.arriving)
+    if (ended.returned.seen[engine] < last.first) report(last.second);
+  for (auto& transfer : launch.transfers)
+    if (!*transfer->done && !transfer->copies.empty() && !transfer->completes.empty())
+      for (auto& copy : transfer->copies)
+        if (inside(copy.destination, ended.storage, launch.storage_bytes)) {
+          report(copy.place);
+          break;
+        }
 }
 
 // Those that somebody waited for were delivered then: out of order, and rarely.
@@ -172,10 +226,20 @@ void cp_async(void* destination, const void* source, int bytes, bool valid, Site
   if (valid) memcpy(copy.before, source, bytes);
 }
 
+// The copies since the last one.
+static void close_piece(Fiber& fiber) {
+  if (fiber.open_copies.empty()) return;
+  auto piece = std::make_shared<Piece>();
+  piece->copies = std::move(fiber.open_copies);
+  fiber.open_copies.clear();
+  fiber.open_pieces.push_back(std::move(piece));
+}
+
 void cp_async_commit(Site) {
-  current->copy_groups.push_back(std::move(current->open_copies));
+  close_piece(*current);
+  current->copy_groups.push_back(std::move(current->open_pieces));
   current->committed.push_back(current->barriers_passed);
-  current->open_copies.clear();
+  current->open_pieces.clear();
 }
 
 void cp_async_wait(int pending, Site site) {
@@ -186,7 +250,7 @@ void cp_async_wait(int pending, Site site) {
     // Copies that no barrier separates from the wait: nothing hides their latency.
     if (launch.counts && !groups[i].empty() && committed[i] == current->barriers_passed)
       count_event(intern(site), "wait at once", 1);
-    finish_by_thread(*current, groups[i]);
+    for (auto& piece : groups[i]) finish_by_thread(*current, *piece);
   }
   groups.erase(groups.begin(), groups.begin() + finished);
   committed.erase(committed.begin(), committed.begin() + finished);
@@ -201,22 +265,33 @@ void cp_async_mbarrier_arrive(uint64_t* address, Site site) {
   Fiber& fiber = *current;
   Mbarrier& mbarrier = mbarrier_at(address, site);
   auto transfer = new_transfer(fiber, false);
-  auto take = [&](Copies& copies) {
-    transfer->copies.insert(transfer->copies.end(), copies.begin(), copies.end());
-    copies.clear();
+  close_piece(fiber);
+  auto take = [&](Pieces& pieces) {
+    for (auto& piece : pieces) {
+      if (!piece->written) piece->engine = transfer, piece->writer = transfer->writer, piece->written = transfer->written;
+      uint32_t& known = transfer->clock.seen[piece->writer];  // an earlier arrival may have counted it
+      known = std::max(known, piece->written);
+      if (!piece->done) transfer->pieces.push_back(piece);
+    }
   };
   for (auto& group : fiber.copy_groups) take(group);
-  take(fiber.open_copies);
+  take(fiber.open_pieces);
   transfer->completes.push_back({&mbarrier, -1});
   issue(transfer);
 }
 
 void check_copies_awaited(Fiber& fiber) {
   check_products_awaited(fiber);
-  Copies left = fiber.open_copies;
-  for (auto& group : fiber.copy_groups) left.insert(left.end(), group.begin(), group.end());
-  if (!left.empty())
-    add_problem("missing wait", left[0].place, 0,
+  close_piece(fiber);
+  Place left = 0;
+  const auto look = [&](const Pieces& pieces) {
+    for (auto& piece : pieces)
+      if (!left && !piece->done && !piece->written) left = piece->copies[0].place;
+  };
+  look(fiber.open_pieces);
+  for (auto& group : fiber.copy_groups) look(group);
+  if (left)
+    add_problem("missing wait", left, 0,
                 text("%s returns while its cp.async is under way%s", who(fiber.agent).c_str(),
                      fact("about", 0, "exit").c_str()));
   for (auto& group : fiber.store_groups)
@@ -251,7 +326,8 @@ void mbarrier_init(uint64_t* address, int arrivals, Site site) {
   if (arrivals < 1 || arrivals >= 1 << 20)
     fault("bad instruction", site, "an mbarrier counts 1 to 1048575 arrivals, not %d", arrivals);
   touch(*current, address, 8, Access::write, intern(site), false);
-  Mbarrier mbarrier{arrivals, arrivals, 0, 0, false, {}, {}, intern(site)};
+  Mbarrier mbarrier{arrivals, arrivals, 0, 0, false, {}, {}, intern(site), current->agent,
+                    current->clock.seen[current->agent]};
   mbarrier.arriving.reset(launch.agents);
   mbarrier.released.reset(launch.agents);
   block.mbarriers[(char*)address - block.storage] = mbarrier;
@@ -300,9 +376,11 @@ void mbarrier_wait(uint64_t* address, uint32_t parity, Site site) {
   fiber.tick();
 }
 
+// Those whose mbarrier.init the thread has made or knows of.
 static void announce_mbarriers() {
   for (auto& block : launch.blocks)
-    for (auto& [offset, mbarrier] : block->mbarriers) mbarrier.announced = true;
+    for (auto& [offset, mbarrier] : block->mbarriers)
+      if (!launch.checks || current->clock.seen[mbarrier.maker] >= mbarrier.made) mbarrier.announced = true;
 }
 
 void fence_mbarrier_init(Site) {

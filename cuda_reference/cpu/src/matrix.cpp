@@ -286,6 +286,29 @@ void poison_accumulators(WarpProducts& products, Product& product, const Lanes& 
   }
 }
 
+// A wgmma is one instruction of four warps: they issue the same ones, on the same tiles.
+void check_warpgroup(Block& block, int warp, const Issued& mine) {
+  Warpgroup& group = block.warpgroups[warp / 4];
+  if (group.told) return;
+  const uint32_t at = group.issued[warp % 4]++ - group.gone;
+  if (at == group.ahead.size()) {
+    group.ahead.push_back(mine);
+    return;
+  }
+  const Issued& other = group.ahead[at];
+  if (!(mine == other)) {
+    group.told = true;
+    const char* const what = mine.place != other.place                 ? "another wgmma than"
+                             : mine.a != other.a || mine.b != other.b ? "other tiles than"
+                                                                      : "another shape than";
+    add_problem("bad instruction", mine.place, other.place,
+                text("warp %d gives this wgmma %s another warp of its warpgroup", warp, what));
+  }
+  if (*std::min_element(group.issued, group.issued + 4) == group.gone) return;
+  group.ahead.pop_front();
+  group.gone++;
+}
+
 void issue_product(const Lanes& lanes) {
   auto& first = *(WarpgroupArgument*)lanes.argument[0];
   check_product(lanes, first);
@@ -293,7 +316,12 @@ void issue_product(const Lanes& lanes) {
   const int warp = lanes.first_thread / 32;
   WarpProducts& products = block.products[warp];
   const Place place = intern(lanes.site);
-  if (launch.checks) check_operands(lanes, products);
+  if (launch.checks) {
+    check_operands(lanes, products);
+    check_warpgroup(block, warp,
+                    {place, first.n, first.a ? 0 : first.a_tile, first.b_tile, first.a != nullptr, first.transpose_b,
+                     first.element});
+  }
   Product product{first.n,
                   first.a != nullptr,
                   first.transpose_b,
@@ -587,6 +615,18 @@ void check_products_awaited(Fiber& fiber) {
     add_problem("missing wait", left->place, 0,
                 text("%s returns while its wgmma is under way%s", who(fiber.agent).c_str(),
                      fact("about", 0, "exit").c_str()));
+}
+
+// At the end of a block, which warps of a warpgroup left products to the others.
+void check_warpgroups(const Block& ended) {
+  for (auto& [number, group] : ended.warpgroups) {
+    if (group.told || group.ahead.empty()) continue;
+    std::string missing;
+    for (int i = 0; i < 4; i++)
+      if (group.issued[i] == group.gone) missing += text("%s%d", missing.empty() ? "" : ", ", 4 * number + i);
+    add_problem("warp mask", group.ahead.front().place, 0,
+                text("wgmma needs all 32 lanes of four warps: this one was never issued by warp %s", missing.c_str()));
+  }
 }
 
 void set_registers(int registers, bool up, Site site) {

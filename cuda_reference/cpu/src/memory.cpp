@@ -392,12 +392,16 @@ int buffer_of(const void* address, size_t bytes) {
 // Whether the kernels before have ended for sure: the actor, or somebody that it has met, waited for them.
 bool has_awaited(const Actor& actor) {
   if (actor.fiber && !actor.fiber->may_be_early) return true;
-  for (const auto& block : launch.blocks)
-    for (const auto& [agent, clock] : block->awaited)
-      if (has_seen(actor, agent, clock)) {
+  const size_t own = actor.agent / launch.agents_of_block();
+  for (size_t i = 0; i < launch.blocks.size(); i++) {
+    auto& awaited = launch.blocks[(own + i) % launch.blocks.size()]->awaited;
+    for (auto& each : awaited)
+      if (has_seen(actor, each.first, each.second)) {
         if (actor.fiber) actor.fiber->may_be_early = false;
+        std::swap(each, awaited.front());  // others are likely to have met the same one
         return true;
       }
+  }
   return false;
 }
 
@@ -592,12 +596,15 @@ void before_atomic(void* address, size_t bytes, Site site) {
 
 void carry(Fiber& fiber, const void* address, bool acquire, bool release) {
   if (!launch.checks) return;
+  const uint64_t key = (uint64_t)address;
   Block* owner = shared_owner(address);
-  Past& carried = (owner ? owner->atomics : launch.atomics)[(uint64_t)address];
-  if (acquire) join_past(fiber.acquired, carried);
-  if (!release || !fiber.released) return;
-  Past mine = fiber.released_past;
-  mine[launch.cluster] = fiber.released;
-  join_past(carried, mine);
+  auto& everywhere = owner ? owner->atomics : launch.atomics;
+  auto& here = fiber.block->atomics_here;
+  if (acquire) {
+    if (const auto carried = everywhere.find(key); carried != everywhere.end()) join_past(fiber.acquired, carried->second);
+    if (const auto carried = here.find(key); carried != here.end()) join_past(fiber.acquired_here, carried->second);
+  }
+  if (release && fiber.released) join_past(everywhere[key], *fiber.released);
+  if (release && fiber.released_here) join_past(here[key], *fiber.released_here);
 }
 }  // namespace cpu

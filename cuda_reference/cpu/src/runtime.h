@@ -94,6 +94,17 @@ struct Copy {
 };
 using Copies = std::vector<Copy>;
 
+struct Transfer;
+// cp.async copies of a thread that are done at a time: when it waits for their group, or for an mbarrier.
+struct Piece {
+  Copies copies;
+  bool done = false;
+  std::weak_ptr<Transfer> engine;  // which an mbarrier counts, if any does: it makes the copies then
+  uint16_t writer = 0;             // the engine's agent, and when it writes; never: 0
+  uint32_t written = 0;
+};
+using Pieces = std::vector<std::shared_ptr<Piece>>;
+
 struct Mbarrier {
   int arrivals, pending;
   int64_t bytes = 0;
@@ -101,11 +112,14 @@ struct Mbarrier {
   bool announced = false;  // to the async proxy, by a fence after mbarrier.init
   Clock arriving, released;
   Place initialised;
+  uint16_t maker;  // who initialised it, and when
+  uint32_t made;
 };
 
 // A copy of an engine under way: what to do when it arrives, and which mbarrier, if any, then counts it.
 struct Transfer {
   Copies copies;
+  Pieces pieces;  // of cp.async
   std::vector<std::pair<Mbarrier*, int64_t>> completes;  // mbarrier, bytes (-1: one arrival)
   Clock clock;
   uint16_t agent, writer;  // out of shared memory: `writer` fills the destination, after `agent` has read
@@ -157,13 +171,13 @@ struct Fiber {
   uint32_t parity = 0;
 
   Clock clock;
-  Clock announced;                                  // at the last fence.mbarrier_init
-  Past past;                                        // of earlier clusters
-  std::shared_ptr<std::vector<uint32_t>> released;  // seen at the last __threadfence
-  Past released_past;
-  Past acquired;  // by atomics since the last __threadfence
+  Clock announced;  // at the last fence.mbarrier_init
+  Past past;        // of earlier clusters
+  std::shared_ptr<const Past> released, released_here;  // known at the last __threadfence; at that or a later _block
+  Past acquired, acquired_here;  // by atomics since the last __threadfence; of the own block, since that or a _block
   Copies open_copies;
-  std::vector<Copies> copy_groups;
+  Pieces open_pieces;  // copies not committed that an mbarrier counts
+  std::vector<Pieces> copy_groups;
   std::vector<uint32_t> committed;  // barriers passed when each group was committed
   uint32_t barriers_passed = 0;
   std::vector<std::shared_ptr<Transfer>> open_stores;
@@ -215,6 +229,22 @@ struct WarpProducts {
   uint16_t fences = 0;  // wgmma.fence so far
 };
 
+// What the four warps of a warpgroup must each issue, the same in the same order.
+struct Issued {
+  Place place;
+  int n;
+  uint64_t a, b;  // a: 0 where it lies in registers
+  bool registers_a, transpose_b;
+  Element element;
+  bool operator==(const Issued&) const = default;
+};
+struct Warpgroup {
+  std::deque<Issued> ahead;  // what some warps have issued and others have not
+  uint32_t gone = 0;         // those before
+  uint32_t issued[4] = {};   // by each warp
+  bool told = false;
+};
+
 struct Logged {
   Place place;
   uint64_t address, source;  // source: of a copy of 16 bytes past L1, else 0
@@ -233,6 +263,7 @@ struct Block {
   std::map<int, NamedBarrier> barriers;
   std::map<uint32_t, Mbarrier> mbarriers;  // by offset in storage
   std::vector<WarpProducts> products;      // [warps]
+  std::map<int, Warpgroup> warpgroups;     // those that have issued wgmma
   std::vector<int> registers;              // [warps] that setmaxnreg gave to each thread; 0: as compiled
   std::vector<std::vector<Logged>> log;    // [warps]
   std::vector<std::array<uint32_t, 32>> logged;  // [warps][lane]: of its accesses in the log
@@ -242,12 +273,14 @@ struct Block {
   bool begun = false;
   int live = 0;
   Clock returned;  // what its threads knew when they returned
-  std::vector<std::pair<uint16_t, uint32_t>> awaited;  // who waited for the kernels before, one of a warp; when
+  std::vector<std::pair<uint16_t, uint32_t>> awaited;  // who waited for the kernels before, and when
   std::map<uint16_t, std::pair<uint32_t, Place>>
       reached_into;  // agent of another block -> when and where last
   // As the launch's, of shared memory: a later block has the same addresses.
   std::unordered_map<uint64_t, Past> atomics;
   std::unordered_map<const void*, std::pair<Place, std::string>> changed;
+  std::unordered_map<uint64_t, Past> atomics_here;  // address -> what its threads released to their block alone
+  std::map<uint16_t, std::pair<uint32_t, Place>> arriving;  // engine -> when and where it last began to fill its memory
   uint32_t next_engine = 0;
   std::vector<uint32_t> engine_clocks;
   jmp_buf scheduler;
@@ -413,12 +446,14 @@ void deliver(Transfer&);
 void give_writer(Transfer&);
 bool deliver_a_transfer();
 void check_copies_awaited(Fiber&);
+void check_arrivals_awaited(const Block& ended);
 Mbarrier& mbarrier_at(uint64_t*, Site);
 
 
 // ---- matrix (matrix.cpp)
 void check_in_flight(Fiber&, const void*, size_t bytes, Access, Place);
 void check_products_awaited(Fiber&);
+void check_warpgroups(const Block& ended);
 
 // ---- counting (count.cpp)
 void log_access(Fiber&, const void*, size_t bytes, Access, Place, int buffer, const void* source = nullptr);

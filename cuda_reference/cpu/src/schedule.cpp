@@ -550,8 +550,14 @@ void thread_returned(Fiber& fiber) {
   check_copies_awaited(fiber);
   fiber.state = State::done;
   fiber.block->live--;
+  // The barrier of the cluster waits for those that have not returned, and counts them alone.
+  if (fiber.cluster_arrived && fiber.cluster_phase == launch.cluster_phase) launch.cluster_arrivals--;
   fiber.block->returned_lanes[fiber.warp()] |= 1u << fiber.lane();
-  if (launch.blocks.size() > 1) check_nobody_reaches_in(fiber);
+  if (launch.blocks.size() > 1 || !fiber.block->arriving.empty()) check_nobody_reaches_in(fiber);
+  if (!fiber.block->live) {
+    check_arrivals_awaited(*fiber.block);
+    check_warpgroups(*fiber.block);
+  }
   warp_mate_returned(fiber);
 }
 

@@ -26,8 +26,8 @@ size_t swizzled(size_t offset, uint32_t bytes) {
   return bytes ? offset ^ (offset >> 7 & (rows - 1)) << 4 : offset;
 }
 
-// Calls visit(shared offset, global address, bytes inside the tensor) for every 16 bytes of the box. Addresses
-// count modulo 2^64, as the engine's do.
+// Calls visit(shared offset, global address, bytes before the tensor, bytes up to its end) for every 16 bytes of
+// the box. Addresses count modulo 2^64, as the engine's do.
 template <class Visit>
 void for_each_chunk(const TensorMapBytes& map, const int* coordinates, size_t start, Visit visit) {
   const size_t row_bytes = map.box[0] * map.element_bytes;
@@ -45,9 +45,11 @@ void for_each_chunk(const TensorMapBytes& map, const int* coordinates, size_t st
     }
     for (size_t x = 0; x < row_bytes; x += 16) {
       const long first = coordinates[0] + (long)(x / map.element_bytes), per_chunk = 16 / map.element_bytes;
-      const long within = first < 0 ? 0 : std::clamp<long>((long)map.extent[0] - first, 0, per_chunk);
+      const long within = inside ? std::clamp<long>((long)map.extent[0] - first, 0, per_chunk) : 0;
+      const long before = std::clamp<long>(-first, 0, within);
       visit(swizzled(start + row * row_bytes + x, map.swizzle_bytes),
-            (const char*)(source + (uint64_t)first * map.element_bytes), inside ? within * map.element_bytes : 0);
+            (const char*)(source + (uint64_t)first * map.element_bytes), before * map.element_bytes,
+            within * map.element_bytes);
     }
   }
 }
@@ -93,8 +95,10 @@ void tma_load(void* destination, const ptx::TensorMap* map, uint64_t* address,
   for (uint32_t rank = 0; rank < launch.blocks.size(); rank++) {
     if (!receives(rank)) continue;
     bytes = 0;
-    for_each_chunk(tensor, coordinates.begin(), start, [&](size_t offset, const char* source, int inside) {
-      add_copy(*transfer, launch.blocks[rank]->dynamic + offset, source, 16, inside, place);
+    for_each_chunk(tensor, coordinates.begin(), start, [&](size_t offset, const char* source, int before, int end) {
+      char* const destination = launch.blocks[rank]->dynamic + offset;
+      if (before) add_copy(*transfer, destination, source, before, 0, place);  // zeros
+      add_copy(*transfer, destination + before, source + before, 16 - before, end - before, place);
       bytes += 16;
     });
     transfer->completes.push_back({counting[rank], bytes});
@@ -116,8 +120,10 @@ void tma_store(const ptx::TensorMap* map, const void* source, std::initializer_l
   auto transfer = new_transfer(*current, true);
   give_writer(*transfer);
   size_t bytes = 0;
-  for_each_chunk(tensor, coordinates.begin(), start, [&](size_t offset, const char* global, int inside) {
-    if (inside) add_copy(*transfer, (char*)global, current->block->dynamic + offset, inside, inside, place);
+  for_each_chunk(tensor, coordinates.begin(), start, [&](size_t offset, const char* global, int before, int end) {
+    const int inside = end - before;
+    const char* const source = current->block->dynamic + offset + before;
+    if (inside) add_copy(*transfer, (char*)global + before, source, inside, inside, place);
     bytes += inside;
   });
   if (launch.counts) count_bulk(place, "tma store", tensor.base, bytes);
