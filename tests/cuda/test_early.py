@@ -10,7 +10,8 @@ from cuda_reference.cpu import CpuModule
 FILE = Path(__file__).with_name("early.cu")
 RIGHT = ("each_waits", "one_waits_and_all_meet", "shared_memory_needs_no_wait", "all_wait_and_one_arrives")
 WRONG = (
-    "nobody_waits", "reads_before", "one_waits_and_none_meet", "copies_before", "one_waits_and_another_arrives",
+    "nobody_waits", "reads_before", "one_waits_and_none_meet", "copies_before",
+    "one_waits_and_another_arrives",
 )  # fmt: skip
 SCHEDULES = ("forward", "reverse", "random:3")
 
