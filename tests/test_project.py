@@ -117,6 +117,16 @@ def imports_of(block: str) -> set[str]:
     return {node.module for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)}
 
 
+def test_the_source_distribution_has_all_that_make_and_the_tests_read() -> None:
+    """What is tracked, but for what an editor and a code host want; README and licence come by themselves."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tracked = {name.partition("/")[0] for name in listed.splitlines()}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    included = {name.lstrip("/") for name in project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]}
+    alone = {"README.md", "LICENSE", "pyproject.toml", "CITATION.cff"}
+    assert included == {name for name in tracked if name == ".ci" or not name.startswith(".")} - alone
+
+
 @pytest.mark.long
 def test_the_page_shows_the_lines_of_the_race(tmp_path: Path) -> None:
     (block,) = (block for block in PYTHON_BLOCKS if "tile[63 - i]" in block)

@@ -43,7 +43,7 @@ def gpus(folder: Path | None = None) -> str:
         recorded = sorted(
             {
                 record["gpu"]["name"]
-                for _, record in artifact.recorded(folder)
+                for _, record in artifact.recorded_whole(folder)
                 if tuple(record["gpu"]["compute_capability"]) == capability
             }
         )

@@ -19,7 +19,7 @@ void fill(const Copy& copy, bool add) {
 
 void do_by_engine(Piece& piece);
 
-// A copy that an mbarrier counts too is the engine's, whoever waits first.
+// A copy that an mbarrier counts too is the engine's, whether or not the thread waits first.
 void finish_by_thread(Fiber& fiber, Piece& piece) {
   if (piece.written) {
     do_by_engine(piece);

@@ -233,7 +233,7 @@ struct WarpProducts {
 struct Issued {
   Place place;
   int n;
-  uint64_t a, b;  // a: 0 where it lies in registers
+  uint64_t a, b;  // a: 0 where it is in registers
   bool registers_a, transpose_b;
   Element element;
   bool operator==(const Issued&) const = default;
