@@ -99,8 +99,9 @@ static void touch_end(Transfer& transfer, const void* address, size_t bytes, Acc
   if (Block* block = shared_owner(address))
     return touch_shared(actor_of(transfer, access), *block, (const char*)address - block->storage, bytes, access,
                         place);
-  if (buffer_of(address, bytes) < 0) return touch(*current, address, bytes, access, place, false);  // reports
-  touch_global(actor_of(transfer, access), address, bytes, access, place);
+  const int buffer = buffer_of(address, bytes);
+  if (buffer < 0) return touch(*current, address, bytes, access, place, false);  // reports
+  touch_global(buffer, actor_of(transfer, access), address, bytes, access, place);
 }
 
 void add_copy(Transfer& transfer, void* destination, const void* source, int bytes, int source_bytes,

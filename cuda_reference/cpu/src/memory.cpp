@@ -405,9 +405,7 @@ bool has_awaited(const Actor& actor) {
   return false;
 }
 
-void touch_global(const Actor& actor, const void* address, size_t bytes, Access access, Place place) {
-  const int at = buffer_of(address, bytes);
-  if (at < 0) return;
+void touch_global(int at, const Actor& actor, const void* address, size_t bytes, Access access, Place place) {
   Buffer& buffer = launch.buffers[at];
   if (launch.early && !has_awaited(actor))
     add_problem("missing wait", place, 0,
@@ -479,7 +477,7 @@ void touch(Fiber& fiber, const void* address, size_t bytes, Access access, Place
   }
   const int buffer = buffer_of(address, bytes);
   if (buffer >= 0) {
-    if (launch.checks) touch_global(actor_of(fiber), address, bytes, access, place);
+    if (launch.checks) touch_global(buffer, actor_of(fiber), address, bytes, access, place);
     if (counted && launch.counts) log_access(fiber, address, bytes, counted_as(access), place, buffer);
     return;
   }

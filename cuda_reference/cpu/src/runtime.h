@@ -431,7 +431,7 @@ void touch(Fiber&, const void*, size_t bytes, Access, Place, bool counted);
 void touch_registers(Fiber&, const void*, size_t bytes, Access, Place);  // the fiber's own stack
 void check_set(Fiber&, const void*, size_t bytes, Place);
 void report_unset(Fiber&);
-void touch_global(const Actor&, const void*, size_t bytes, Access, Place);
+void touch_global(int buffer, const Actor&, const void*, size_t bytes, Access, Place);
 void forget_cells(Block&);
 void set_in_flight(const void* destination, size_t bytes, bool, Place);
 void check_nobody_reaches_in(Fiber& returned);
