@@ -50,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.filename is not None:
             print(f"flashcore {args.command}: {error.filename!r}: {error.strerror}", file=sys.stderr)
             return 1
+        if error.errno == errno.ENOENT:  # only the current folder is asked for without a name
+            print(f"flashcore {args.command}: the current folder no longer exists", file=sys.stderr)
+            return 1
         if error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python writes once more at exit
