@@ -67,7 +67,7 @@ help:
 	@echo "make lessons   write numbers into the lessons and make the notebooks; ARGS=--execute runs them"
 	@echo "make site      the lessons as pages to read, without Jupyter or a network; anew it takes minutes"
 	@echo "make kills     judge the lessons' wrong answers anew and write the tables of what kills them"
-	@echo "make clean     remove .venv and caches"
+	@echo "make clean     remove .venv, .venv-vllm, build, dist and caches"
 
 ladder: $(READY)
 	@$(BIN)/python -m flashcore_numba compare $(ARGS)

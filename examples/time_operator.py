@@ -2,7 +2,7 @@
 
     python examples/time_operator.py --shape 1x8x512x64 --json times.json
 
-Prints microseconds per call, the median over rounds: forward without gradients, forward with them, and
+Prints microseconds per call, the median over rounds, in four rows: forward, forward with grad, backward,
 forward and backward. A round queues --calls calls and waits once for the GPU at its end, so a number is the
 larger of the time of the host and of the GPU. Without a GPU it refuses to run.
 """

@@ -433,6 +433,16 @@ def test_a_shape_beyond_memory_gets_one_line(capsys):
     assert len(err) == 2, "what it was doing, and why it stopped"
 
 
+@pytest.mark.parametrize("arguments", [["starter", "5"], ["check", "14"]])
+def test_a_deleted_folder_gets_one_line(arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert cli.main(arguments) == 1
+    assert capsys.readouterr().err.endswith(
+        f"flashcore {arguments[0]}: the current folder no longer exists\n"
+    )
+
+
 @pytest.mark.long
 def test_an_ascii_stdout_is_served():
     done = process("stages", PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")

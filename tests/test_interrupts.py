@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from matrix import few
 
+from flashcore_numba.run import pool
+
 ROOT = Path(__file__).resolve().parents[1]
 MARK = "FLASHCORE_TEST_MARK"
 POOL = """
@@ -170,6 +172,29 @@ def test_workers_go_with_who_started_them(sent, start, tmp_path):
     time.sleep(1)  # until they sleep
     assert running.ends(sent) == (130 if sent == signal.SIGINT else -sent)
     assert running.nothing_is_left()
+
+
+def test_workers_that_start_see_no_ctrl_c(start, tmp_path, monkeypatch):
+    """Also while Python imports its own modules."""
+    program, slow = (
+        tmp_path / "program.py",
+        "import sys, time\ntime.sleep(2 * ('spawn_main' in str(sys.orig_argv)))",
+    )
+    program.write_text(textwrap.dedent(POOL))
+    (tmp_path / "sitecustomize.py").write_text(slow)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    running = start([sys.executable, str(program)])
+    running.wait_until(lambda: sum("spawn_main" in line for line in running.alive().values()) == 2)
+    time.sleep(1)  # until they are in sitecustomize
+    assert running.ends(signal.SIGINT, to_all=True) == 130
+    assert running.nothing_is_left()
+    assert running.log.read_text() == "begun\n"
+
+
+def test_ctrl_c_comes_through_after_workers_have_started():
+    with pool.interrupts_held():
+        assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_the_judges_child_goes_when_the_judge_is_killed(start, tmp_path):

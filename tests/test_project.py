@@ -172,6 +172,13 @@ def test_gpu_tests_are_left_out_unless_asked_for(project: Path) -> None:
     assert re.search(r"1 failed, 3 deselected", pytest_in(project))
 
 
+def test_help_names_what_clean_removes() -> None:
+    (said,) = re.findall(r'"make clean +(.*)"', MAKEFILE)
+    (removed,) = re.findall(r"^clean:\n\trm -rf (.*)", MAKEFILE, re.MULTILINE)
+    named = [name for name in removed.split() if "cache" not in name and name != ".hypothesis"]
+    assert named and not [name for name in named if name not in re.split(r",? ", said)]
+
+
 def chosen(project: Path, *arguments: str) -> set[str]:
     listed = pytest_in(project, "--collect-only", "-q", *arguments)
     return set(re.findall(r"::(\w+)", listed))

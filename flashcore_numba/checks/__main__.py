@@ -1,5 +1,7 @@
 """`python -m flashcore_numba.checks`: the campaign of random edits, see `campaign`."""
 
+import sys
+
 from flashcore_numba.checks.campaign import main
 
-main()
+sys.exit(main())

@@ -33,12 +33,15 @@ from typing import Any
 import numpy as np
 
 from cuda_reference import Source
+from cuda_reference.files import MachineError
 from flashcore_numba.checks.bounds import Reference, judge, judge_lse, reference
 from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.edits import RandomEdit, random_edits
 from flashcore_numba.checks.mutation import loaded
 from flashcore_numba.checks.trial import Failed, Inputs, Trial
+from flashcore_numba.core import gpu
 from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.wrapping import Idle
 from flashcore_numba.records import layout
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
@@ -391,6 +394,7 @@ def judged(
     a GPU's compiler before them; LAUNCH_SECONDS by default. `verdict` is "reported", "refused", "wrong" or
     "right", as its runs said; "faults", a GPU's error; "hangs" or "crash", as the process ended; "does not
     compile" or "same machine code", where it is no edit worth running. `kind` and `said` tell more.
+    Raises MachineError where the process failed before the edit could.
     """
     # What a forked process need not import again saves two seconds; CUDA does not outlive a fork.
     forked, fresh = multiprocessing.get_context("forkserver"), multiprocessing.get_context("spawn")
@@ -413,6 +417,8 @@ def judged(
         found |= {"verdict": "does not compile", "kind": "NVRTC", "said": f"it takes more than {seconds} s"}
     elif process.exitcode in (-signal.SIGALRM, -signal.SIGKILL):
         found |= {"verdict": "hangs", "said": f"after the run {last.get('run')}"}
+    elif process.exitcode is not None and process.exitcode > 0:  # an exception of ours, not of the edit
+        raise MachineError(f"{edit.mutant.mistake}: not judged, its process failed")
     else:
         found |= {
             "verdict": "crash",
@@ -422,13 +428,26 @@ def judged(
 
 
 class _Store:
-    """The file of a campaign, written whole after every verdict: a campaign can go on where it was."""
+    """The file of a campaign, written whole after every verdict: a campaign can go on where it was.
 
-    def __init__(self, path: Path) -> None:
+    new: there may be no such file yet. Raises ArgumentError for a file without edits.
+    """
+
+    def __init__(self, path: Path, new: bool = False) -> None:
         self.path, self.lock = path, threading.Lock()
         self.data: dict[str, Any] = {"seed": None, "edits": [], "rejected": {}}
-        if path.exists():
-            self.data = json.loads(path.read_text())
+        try:
+            if path.exists() or not new:
+                self.data = json.loads(path.read_text())
+            holds_edits = bool(self.data["edits"]) or new
+        except OSError as error:
+            raise ArgumentError(f"{str(path)!r}: cannot be read ({error.strerror})") from None
+        except (ValueError, TypeError, KeyError):
+            holds_edits = False
+        if not holds_edits:
+            raise ArgumentError(f"{str(path)!r}: holds no edits; a file that `draw` has written is accepted")
+        if not path.absolute().parent.is_dir():
+            raise ArgumentError(f"{str(path)!r}: cannot be written, there is no such folder")
 
     def change(self, say: str = "") -> contextlib.AbstractContextManager:
         @contextlib.contextmanager
@@ -449,7 +468,8 @@ def _key(edit: dict[str, Any]) -> str:
 def _draw(store: _Store, seed: int, count: int, jobs: int, end: float) -> None:
     """`count` edits of each stage that compile to something new, and what the executor says of each."""
     with store.change(f"seed {seed}") as data:
-        assert data["seed"] in (None, seed), f"{store.path} was drawn from seed {data['seed']}"
+        if data["seed"] not in (None, seed):
+            raise ArgumentError(f"--seed {seed}: {str(store.path)!r} was drawn from seed {data['seed']}")
         data["seed"] = seed
 
     def fill(stage: Stage) -> None:
@@ -503,8 +523,10 @@ def _edit_of(item: dict[str, Any]) -> RandomEdit:
     return RandomEdit.of({key: item[key] for key in RandomEdit.__dataclass_fields__})
 
 
-def _again(store: _Store, backend: str, jobs: int, keep: bool, end: float) -> None:
-    """Every edit of the file on the executor or on a GPU; keep: those that have a verdict keep it."""
+def _again(store: _Store, backend: str, jobs: int, keep: bool, end: float) -> bool:
+    """Every edit of the file on the executor or on a GPU; keep: those that have a verdict keep it. Returns
+    whether the controls are right.
+    """
     field = FIELDS[backend]
     wanted = [item for item in _with_controls(store) if not (keep and field in item)]
     wanted.sort(key=_silent_first)
@@ -530,9 +552,27 @@ def _again(store: _Store, backend: str, jobs: int, keep: bool, end: float) -> No
 
         list(pool.map(judge_one, wanted))
     print("\n".join(summary([item for item in store.data["edits"] if "executor" in item])))
-    for item in store.data["controls"]:
-        if item.get(field, {}).get("verdict") != "right":
-            print(f"not right without an edit: {item['file']}: {item.get(field, 'not run')}")
+    wrong = [item for item in store.data["controls"] if not _is_right(item, field)]
+    for item in wrong:
+        print(f"not right without an edit: {item['file']}: {item.get(field, 'not run')}")
+    return not wrong
+
+
+def _is_right(item: dict[str, Any], field: str) -> bool:
+    return item.get(field, {}).get("verdict") == "right"
+
+
+def _refuse_wrong_controls(store: _Store) -> None:
+    """Raises ArgumentError where edits have verdicts of something that does not find every stage right."""
+    controls = store.data.get("controls", [])
+    for action, field in FIELDS.items():
+        right = {item["stage"] for item in controls if _is_right(item, field)}
+        wrong = [stage.label for stage in STAGES if stage.place not in right]
+        if wrong and any(field in item for item in store.data["edits"]):
+            raise ArgumentError(
+                f"{str(store.path)!r}: not right without an edit, or not run, on the {action}: "
+                f"{', '.join(wrong)}"
+            )
 
 
 def _keep_reference(run: Run, seed: int, folder: Path) -> None:
@@ -710,8 +750,10 @@ def table(kept: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """The command line of the campaign."""
+def main() -> int:
+    """The command line of the campaign. Returns 0; 1 where a stage without an edit is not right or there is
+    no GPU; 2 for a bad argument.
+    """
     parser = argparse.ArgumentParser(prog="python -m flashcore_numba.checks", description=__doc__)
     parser.add_argument("action", choices=("draw", "cpu", "gpu", "sanitize", "record", "one"))
     parser.add_argument("file", help="the campaign's file, JSON")
@@ -724,20 +766,34 @@ def main() -> None:
     args = parser.parse_args()
     if args.action == "one":
         edit, seconds = RandomEdit.of(json.load(sys.stdin)), LAUNCH_SECONDS["sanitizer"]
-        return _one(edit, "sanitizer", Path(args.file), os.devnull, seconds)
+        _one(edit, "sanitizer", Path(args.file), os.devnull, seconds)
+    try:
+        return _act(args)
+    except ArgumentError as error:
+        print(f"{parser.prog} {args.action}: {error}", file=sys.stderr)
+        return 2
+    except MachineError as error:
+        print(f"{parser.prog} {args.action}: {error}", file=sys.stderr)
+        return 1
+
+
+def _act(args: argparse.Namespace) -> int:
+    if args.action in ("gpu", "sanitize") and (reason := gpu.why_not()):
+        raise MachineError(f"needs a GPU; {reason}")
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     multiprocessing.set_forkserver_preload(["flashcore_numba.checks.campaign"])
-    store = _Store(Path(args.file))
+    store = _Store(Path(args.file), new=args.action == "draw")
     end = time.monotonic() + args.seconds
     if args.action == "draw":
         seed = args.seed if args.seed is not None else store.data["seed"]
         _draw(store, secrets.randbits(32) if seed is None else seed, args.count, args.jobs, end)
     elif args.action == "record":
+        _refuse_wrong_controls(store)
         RECORD.parent.mkdir(exist_ok=True)
         layout.save(record(store.data), RECORD, "controls", "edits")
         print(table(record(store.data)))
     elif args.action == "sanitize":
         _sanitize(store, args.program, args.jobs, end)
     else:
-        _again(store, args.action, args.jobs, args.keep, end)
-    return None
+        return 0 if _again(store, args.action, args.jobs, args.keep, end) else 1
+    return 0

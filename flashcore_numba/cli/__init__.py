@@ -13,7 +13,7 @@ from typing import Any
 
 from cuda_reference.extras import MissingPackageError, explained
 from cuda_reference.files import MachineError
-from flashcore_numba.cli.parser import build_parser
+from flashcore_numba.cli.parser import parsed
 from flashcore_numba.core.errors import ArgumentError
 
 __all__ = ["main"]
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal or pipe that cannot show a character gets a "?"
             stream.reconfigure(errors="replace")
-    args = build_parser().parse_args(argv)
+    args = parsed(sys.argv[1:] if argv is None else list(argv))
     warnings.formatwarning = lambda message, *_, **__: f"flashcore {args.command}: {message}\n"
     try:
         with explained():
@@ -49,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.filename is not None:
             print(f"flashcore {args.command}: {error.filename!r}: {error.strerror}", file=sys.stderr)
+            return 1
+        if error.errno == errno.ENOENT:  # only the current folder is asked for without a name
+            print(f"flashcore {args.command}: the current folder no longer exists", file=sys.stderr)
             return 1
         if error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise

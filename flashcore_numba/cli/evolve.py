@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from cuda_reference.files import MachineError
 from flashcore_numba.cli.output import console, give_json, progress_bar
 from flashcore_numba.core import gpu
 from flashcore_numba.core.errors import ArgumentError
@@ -32,16 +33,18 @@ NO_TIME = (
 
 
 def run(args: Namespace) -> int:
-    """Search, or show a search. Returns 0."""
+    """Search, or show a search. Returns 0. A search that an endpoint has ended is shown first."""
     if args.show is not None:
         return _show(args)
     if args.lesson is None:
         raise ArgumentError("LESSON: name a lesson to search, or --show DIR")
-    record = _search(args)
+    record, stopped = _search(args)
     if not give_json(args, record.as_dict):
         show(record, console(), args.elite or ELITE)
         if args.save is not None:
             print(f"wrote {args.save / lineage.FILE}")
+    if stopped is not None:
+        raise stopped
     return 0
 
 
@@ -57,8 +60,9 @@ def _show(args: Namespace) -> int:
     return 0
 
 
-def _search(args: Namespace) -> Record:
+def _search(args: Namespace) -> tuple[Record, MachineError | None]:
     from flashcore_numba.evolve import clock, engine
+    from flashcore_numba.evolve.proposers import UnreachableError
 
     lesson = source.of_kernel(args.lesson)
     who = args.proposer or "edits"
@@ -71,18 +75,22 @@ def _search(args: Namespace) -> Record:
         seed = lineage.load(args.save).seed if kept else secrets.randbelow(1 << 31)
     with progress_bar() as progress:
         proposer = _proposer(args, who, seed, progress)
-        return engine.evolve(
-            lesson,
-            proposer,
-            _iterations(args, proposer),
-            progress,
-            islands=args.islands or ISLANDS,
-            elite=args.elite or ELITE,
-            seed=seed,
-            start=None if args.start is None else _start(lesson, args.start),
-            folder=args.save,
-            clock=clock.clock(lesson) if gpu.available() else None,
-        )
+        try:
+            record = engine.evolve(
+                lesson,
+                proposer,
+                _iterations(args, proposer),
+                progress,
+                islands=args.islands or ISLANDS,
+                elite=args.elite or ELITE,
+                seed=seed,
+                start=None if args.start is None else _start(lesson, args.start),
+                folder=args.save,
+                clock=clock.clock(lesson) if gpu.available() else None,
+            )
+        except UnreachableError as error:
+            return error.record, error
+    return record, None
 
 
 def _proposer(args: Namespace, who: str, seed: int, progress: "Progress") -> "Proposer":

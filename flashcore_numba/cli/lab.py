@@ -20,10 +20,8 @@ def run(args: Namespace) -> int:
             file=sys.stderr,
         )
         return 1
-    is_given = bool(args.rest) and (args.rest[0].isdecimal() or args.rest[0] in lessons.EVERY)
-    given = args.rest[:1] if is_given else []
-    key = given[0] if given else overview().data["next"]
+    key = " ".join(args.lesson) or overview().data["next"]  # two words are no lesson
     chosen = lessons.find(max(lessons.LESSONS) if key is None else key)
     notebook, sentence = lab.working_copy(folder, chosen.number, args.again)
     print(f"flashcore lab: {sentence}", flush=True)
-    return lab.start(lab.command(folder, notebook, args.rest[len(given) :]))
+    return lab.start(lab.command(folder, notebook, args.after))

@@ -30,6 +30,14 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
+def parsed(words: list[str]) -> argparse.Namespace:
+    """The arguments of a command line. What follows -- in that of lab is JupyterLab's: `after`."""
+    split = words.index("--") if words[:1] == ["lab"] and "--" in words else len(words)
+    args = build_parser().parse_args(words[:split])
+    args.after = words[split + 1 :]
+    return args
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Its result names a command, for which `cli` has a module of that name, and its arguments."""
     parser = _Parser(
@@ -405,7 +413,7 @@ def build_parser() -> argparse.ArgumentParser:
         usage="flashcore lab [-h] [--again] [N] [-- ARGUMENT ...]",
     )
     lab.add_argument(
-        "rest",
+        "lesson",
         nargs="*",
         metavar="N",
         help="the lesson, the first that you have not passed by default; after -- what JupyterLab takes",

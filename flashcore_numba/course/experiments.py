@@ -5,12 +5,14 @@ An experiment is a few edits of the stage's module, so that it cannot differ in 
 python -m flashcore_numba.course.experiments DIR   time all of them, on a GPU, and write their artifact
 """
 
+import argparse
 import functools
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flashcore_numba.core import gpu
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.core.workload import Workload
@@ -165,5 +167,18 @@ def main(folder: Path) -> Path:
     return path
 
 
+def _command() -> int:
+    parser = argparse.ArgumentParser(prog="python -m flashcore_numba.course.experiments")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="where the artifact goes")
+    folder = parser.parse_args().folder
+    if not folder.is_dir():
+        parser.error(f"{str(folder)!r} is no folder")
+    if reason := gpu.why_not():
+        print(f"{parser.prog}: needs a GPU; {reason}", file=sys.stderr)
+        return 1
+    print(main(folder))
+    return 0
+
+
 if __name__ == "__main__":
-    print(main(Path(sys.argv[1])))
+    sys.exit(_command())

@@ -38,7 +38,7 @@ from flashcore_numba.evolve import ideas, lineage, region, source
 from flashcore_numba.evolve.evaluate import Evaluation, evaluate
 from flashcore_numba.evolve.lineage import Candidate, Record
 from flashcore_numba.evolve.population import Population, program
-from flashcore_numba.evolve.proposers import Asked, NothingLeftError, Proposer, Reply
+from flashcore_numba.evolve.proposers import Asked, NothingLeftError, Proposer, Reply, UnreachableError
 from flashcore_numba.records import layout
 from flashcore_numba.run.progress import Progress
 
@@ -82,7 +82,8 @@ def evolve(
     iterations: proposals in all, those of a record that is gone on with included. start: the lines of the
     region to begin with, the stage's own by default. judge: `evaluate`, or what stands for it. clock: how
     valid candidates are timed on a GPU; None, and fitness is what the judge's counters make it. Raises
-    ArgumentError for a start that is not valid, and for a folder with another search.
+    ArgumentError for a start that is not valid, and for a folder with another search; UnreachableError, which
+    has the record so far, where nothing answers at the address of the proposer's endpoint.
     """
     lines = region.own(lesson) if start is None else region.ended(start)
     record = lineage.new(lesson.key, proposer.name, seed, islands, lines)
@@ -90,9 +91,16 @@ def evolve(
         record = lineage.resumed(folder, record)
     search = _Search(lesson, proposer, record, elite, folder, judge, clock, progress)
     search.begin()
-    search.run(iterations)
+    stopped = None
+    try:
+        search.run(iterations)
+    except UnreachableError as error:
+        stopped = error
     if folder is not None and (best := lineage.elite(record.candidates, 1)):
         write(folder / f"best{region.suffix(lesson)}", source.whole(lesson, best[0].region)[1])
+    if stopped is not None:
+        stopped.record = record
+        raise stopped
     return record
 
 
@@ -303,6 +311,9 @@ class _Search(futures.Executor):
             raise
         except ValueError as error:
             now.refused = RefusedError("reply", f"{error}.")
+            raise
+        except UnreachableError as error:
+            self.failure = error
             raise
         except Exception as error:
             now.refused = RefusedError("proposer", str(error))

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from cuda_reference.files import write
+from cuda_reference.files import MachineError, write
 from cuda_reference.shown import shown
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.evolve.edits import Proposal, proposals
@@ -54,13 +54,21 @@ class NothingLeftError(RuntimeError):
     """No proposal is left for this parent."""
 
 
+class UnreachableError(MachineError):
+    """Nothing answers at the address of an endpoint. `record` is that of the search which this has ended."""
+
+    record: Any = None
+
+
 class Proposer(Protocol):
     """Something that answers with a reply. `name` is what the record calls it, without secrets."""
 
     name: str
 
     async def propose(self, asked: Asked) -> Reply:
-        """A reply. Raises any Exception where there is none: the search notes it and goes on."""
+        """A reply. Raises any Exception where there is none: the search notes it and goes on, but ends with
+        an UnreachableError.
+        """
 
     async def close(self) -> None:
         """Let go of what it holds."""
@@ -180,7 +188,8 @@ class Model:
             raise ArgumentError(f"the proposer llm takes its key from {KEY_VARIABLE}, which is not set")
         if not _is_of_the_web(url or ""):
             raise ArgumentError(f"--url: {shown(url)} is no address such as https://HOST/v1")
-        self.name, self._key, self._retries, self._delay = f"llm:{model}", key, retries, delay
+        self.name, self._url = f"llm:{model}", url
+        self._key, self._retries, self._delay = key, retries, delay
         from openevolve.config import LLMModelConfig
         from openevolve.llm.openai import OpenAILLM
 
@@ -199,6 +208,9 @@ class Model:
             except Exception as error:
                 if not left or getattr(error, "status_code", BUSY) not in AGAIN:
                     said = self._without_key(_why(error))
+                    if type(error.__cause__).__name__ == "ConnectError":  # httpx's, whichever its version
+                        url = self._without_key(shown(self._url))
+                        raise UnreachableError(f"--url: {url} cannot be reached: {said}") from None
                     raise RuntimeError(f"The endpoint gave no reply: {said}") from None
                 await asyncio.sleep(self._delay)
         if not isinstance(text, str) or not text.strip():

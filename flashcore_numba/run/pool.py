@@ -1,12 +1,14 @@
 """Run independent jobs in worker processes, with progress."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from multiprocessing import resource_tracker
 from typing import Any
 
 from cuda_reference.files import cache_folder
@@ -40,8 +42,10 @@ def run(
         tempfile.TemporaryDirectory(prefix="flashcore-workers-", ignore_cleanup_errors=True) as folder,
         ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(folder,)) as executor,
     ):
-        futures = {executor.submit(function, *job): i for i, job in enumerate(jobs)}
+        futures: dict[Future, int] = {}
         try:
+            with interrupts_held():  # workers start here
+                futures |= {executor.submit(function, *job): i for i, job in enumerate(jobs)}
             for future in as_completed(futures):
                 i = futures[future]
                 results[i] = future.result()
@@ -54,6 +58,19 @@ def run(
             executor.shutdown(wait=False, cancel_futures=True)
             raise
     return results
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """A process that starts here never sees Ctrl-C, also while Python imports its own modules; this thread
+    sees it at the end.
+    """
+    resource_tracker.ensure_running()  # it lets Ctrl-C through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(folder: str) -> None:

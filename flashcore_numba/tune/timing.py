@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from flashcore_numba.core.workload import Workload
+from flashcore_numba.run.pool import interrupts_held
 from flashcore_numba.run.progress import Progress
 from flashcore_numba.stages.runs import Run
 from flashcore_numba.tune.funnel import stand_in
@@ -57,9 +58,10 @@ def apart(function: Callable[..., Any], arguments: tuple, seconds: float) -> Any
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(theirs, function, arguments))
-    process.start()
-    theirs.close()
     try:
+        with interrupts_held():
+            process.start()
+        theirs.close()
         return mine.recv() if mine.poll(seconds) else None
     except EOFError:  # a fault took the process with it
         return None

@@ -7,6 +7,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from cuda_reference.files import MachineError
+from flashcore_numba.checks import campaign
 from flashcore_numba.checks.campaign import (
     RECORD,
     STAGES,
@@ -96,8 +98,6 @@ def test_verdicts(edit, verdict):
 @pytest.mark.long
 def test_what_crashes_or_hangs_the_executor_has_a_verdict(monkeypatch):
     """The process ends, and not the campaign."""
-    from flashcore_numba.checks import campaign
-
     crash = "float m = -INFINITY, l = 0.0f, o[8] = {};\n    __builtin_trap();"
     found = judged(edited("float m = -INFINITY, l = 0.0f, o[8] = {};", crash))
     assert found["verdict"] == "crash", found
@@ -159,6 +159,79 @@ def test_the_recorded_campaign_missed_nothing():
         assert conclusion(edit) == edit["conclusion"]
         assert ("reason" in edit) == (edit["conclusion"] == "harmless"), edit
     assert str(conclusions["reported"]) in table(kept).splitlines()[-1]
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path):
+    """Runs the campaign's command; its record is a file of the test."""
+    monkeypatch.setattr(campaign, "RECORD", tmp_path / "record.json")
+    monkeypatch.setattr(campaign.os, "environ", dict(campaign.os.environ))
+    monkeypatch.setattr(campaign.multiprocessing, "set_forkserver_preload", lambda names: None)
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["checks", *map(str, arguments)])
+        return campaign.main()
+
+    return run
+
+
+@pytest.mark.parametrize("action", ["cpu", "gpu", "sanitize", "record"])
+@pytest.mark.parametrize("text", [None, "no JSON", "[]", '{"seed": 1}', '{"seed": 1, "edits": []}'])
+def test_a_campaign_needs_a_file_with_edits(action, text, command, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(campaign.gpu, "why_not", lambda: None)
+    path = tmp_path / "campaign.json"
+    if text is not None:
+        path.write_text(text)
+    assert command(action, path) == 2
+    assert str(path) in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ([] if text is None else [path.name])
+
+
+def test_a_campaign_is_drawn_where_it_can_be_written(command, tmp_path, capsys):
+    assert command("draw", tmp_path / "none/x.json") == 2
+    assert "there is no such folder" in capsys.readouterr().err
+    path = tmp_path / "x.json"
+    assert command("draw", path, "--seed", 3, "--count", 0) == 0
+    assert command("draw", path, "--seed", 4) == 2
+    assert "was drawn from seed 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verdict", ["right", "crash", None])
+def test_only_a_campaign_with_right_controls_becomes_the_record(verdict, command, tmp_path, capsys):
+    controls = [control(stage).as_dict() | verdicts("right", "right") for stage in STAGES]
+    if verdict is None:
+        controls.pop()
+    else:
+        controls[-1]["gpu"]["verdict"] = verdict
+    edit = edited("a", "b").as_dict() | verdicts("reported", "wrong")
+    path = tmp_path / "campaign.json"
+    path.write_text(json.dumps({"seed": 1, "controls": controls, "edits": [edit]}))
+    assert command("record", path) == (0 if verdict == "right" else 2)
+    assert campaign.RECORD.exists() == (verdict == "right")
+    assert (f"not run, on the {'cpu' if verdict is None else 'gpu'}: 16" in capsys.readouterr().err) == (
+        verdict != "right"
+    )
+
+
+def test_a_campaign_without_a_gpu_keeps_its_file(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(campaign.gpu, "why_not", lambda: "no NVIDIA driver in this test")
+    assert command("gpu", tmp_path / "none.json") == 1
+    assert capsys.readouterr().err.endswith("gpu: needs a GPU; no NVIDIA driver in this test\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_control_that_is_not_right_fails_the_command(command, tmp_path, monkeypatch):
+    path = tmp_path / "campaign.json"
+    path.write_text(json.dumps({"seed": 1, "edits": [edited("a", "b").as_dict()], "rejected": {}}))
+    for verdict, status in (("right", 0), ("hangs", 1)):
+        monkeypatch.setattr(campaign, "judged", lambda *_: {"verdict": verdict, "seconds": 0})  # noqa: B023
+        assert command("cpu", path) == status
+
+
+def test_a_process_that_fails_gives_no_verdict():
+    """As where an edit no longer fits the stage."""
+    with pytest.raises(MachineError, match="not judged, its process failed"):
+        judged(edited("no such text", "x"))
 
 
 @pytest.mark.long

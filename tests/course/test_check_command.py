@@ -27,6 +27,12 @@ def test_a_starter_is_empty_and_takes_no_files_place(tmp_path):
     assert again.returncode == 2 and "exists already" in again.stderr
 
 
+def test_the_command_after_a_starter_can_be_pasted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["starter", "1", "my file.py"]) == 0
+    assert capsys.readouterr().out.endswith("then: flashcore check 'my file.py' --lesson 1\n")
+
+
 @pytest.mark.long
 def test_from_the_starter_to_a_pass(tmp_path):
     assert flashcore("starter", 4, "mine.py", cwd=tmp_path).returncode == 0
@@ -70,6 +76,8 @@ def test_from_the_starter_to_a_pass(tmp_path):
         (("check", "a.py", "b.py", "--lesson", "4"), "one file is accepted"),
         (("starter", "4", "no/folder.py"), "cannot be written"),
         (("starter", "x"), "lesson 'x'"),
+        (("starter", "7", "x.py"), "x.py: lesson 7 is in CUDA C, so a .cu file is accepted"),
+        (("starter", "1", "x.cu"), "x.cu: lesson 1 is in Python, so a .py file is accepted"),
     ],
 )
 def test_what_cannot_be_judged_is_one_sentence_and_status_2(tmp_path, monkeypatch, capsys, arguments, says):
@@ -81,6 +89,7 @@ def test_what_cannot_be_judged_is_one_sentence_and_status_2(tmp_path, monkeypatc
     assert left.value.code == 2
     out, err = capsys.readouterr()
     assert not out and says in err and len(err.splitlines()) == 1
+    assert not list(tmp_path.glob("x.*"))
 
 
 @pytest.mark.long

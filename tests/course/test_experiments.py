@@ -41,6 +41,24 @@ def test_every_experiment_is_timed_beside_its_stage():
         assert find(chosen.stage).label in [run.label for run in beside]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        ([], 2, "required: DIR"),
+        (["/no/such"], 2, "'/no/such' is no folder"),
+        (["."], 1, "needs a GPU; no driver"),
+    ],
+)
+def test_what_cannot_be_timed_is_said_in_a_sentence(arguments, status, says, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["experiments", *arguments])
+    monkeypatch.setattr(experiments.gpu, "why_not", lambda: "no driver in this test")
+    try:
+        assert experiments._command() == status
+    except SystemExit as stopped:
+        assert stopped.code == status
+    assert says in capsys.readouterr().err
+
+
 def test_an_experiment_is_quoted_from_its_record(monkeypatch):
     record = {
         "shapes": [

@@ -34,7 +34,8 @@ def started(monkeypatch):
     return commands
 
 
-def test_a_working_copy_is_never_overwritten(clone, capsys, started):
+def test_a_working_copy_is_never_overwritten(clone, capsys, started, monkeypatch):
+    monkeypatch.chdir(clone)
     assert main(["lab", "5"]) == 0
     mine = clone / lab.FOLDER / notebooks.notebook_file(clone / "lessons" / f"{lessons.find(5).file}.md").name
     book = json.loads(mine.read_text())
@@ -54,6 +55,7 @@ def test_a_working_copy_is_never_overwritten(clone, capsys, started):
 @pytest.mark.parametrize(
     "given, rest",
     [(["5"], []), (["5", "--", "--no-browser", "--port", "1"], ["--no-browser", "--port", "1"]),
+     (["5", "--again", "--", "--version"], ["--version"]), (["5", "--", "6", "--"], ["6", "--"]),
      (["--", "--no-browser"], ["--no-browser"]), (["--"], []), ([], [])],
 )  # fmt: skip
 def test_what_is_started(clone, started, given, rest, monkeypatch):
@@ -70,12 +72,22 @@ def test_what_is_started(clone, started, given, rest, monkeypatch):
 
 
 def test_what_cannot_be_started_is_said_in_a_sentence(clone, started, capsys, monkeypatch):
-    assert main(["lab", "77"]) == 2
-    assert "lesson '77': accepted are 0 " in capsys.readouterr().err
+    for words in (["77"], ["foo"], ["1", "2"], ["1", "foo", "--", "--version"]):
+        assert main(["lab", *words]) == 2
+        assert f"lesson '{' '.join(words[:2])}': accepted are 0 " in capsys.readouterr().err
     monkeypatch.setattr("flashcore_numba.cli.lab.find_spec", lambda name: None)
     assert main(["lab", "5"]) == 1
     assert "jupyterlab is not installed: run make lab-env" in capsys.readouterr().err
     assert not started and not (clone / lab.FOLDER).exists()
+
+
+def test_the_copy_is_named_from_the_current_folder(clone, started, capsys, monkeypatch):
+    for folder in (clone, clone / "lessons", clone.parent):
+        monkeypatch.chdir(folder)
+        assert main(["lab", "5", "--again"]) == 0
+        said = capsys.readouterr().out.removeprefix("flashcore lab: ").split()
+        assert Path(said[0]).samefile(clone / lab.FOLDER / f"{lessons.find(5).file}.ipynb")
+        assert folder == clone or Path(said[-1]).exists()
 
 
 def test_outside_a_clone(tmp_path, monkeypatch):

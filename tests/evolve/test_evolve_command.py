@@ -8,7 +8,7 @@ import pytest
 from flashcore_numba.cli import evolve as command
 from flashcore_numba.cli import main
 from flashcore_numba.course.lessons import find
-from flashcore_numba.evolve import clock, engine, lineage, region, source
+from flashcore_numba.evolve import clock, engine, lineage, proposers, region, source
 from flashcore_numba.evolve.proposers import BLOCK
 from flashcore_numba.stages import edited
 
@@ -135,6 +135,26 @@ def test_without_openevolve_one_sentence_says_how_to_get_it(monkeypatch, capsys)
     monkeypatch.delattr("flashcore_numba.evolve.engine")
     assert main(["evolve", "14"]) == 1
     assert "pip install 'flashcore-numba[evolve]'" in capsys.readouterr().err
+
+
+def test_an_endpoint_that_goes_ends_the_search_and_loses_nothing(tmp_path, monkeypatch, capsys):
+    gone = proposers.UnreachableError("--url: 'http://x' cannot be reached: no route")
+    says = Says(before_last("faster"), gone, before_last("faster"))
+    with pytest.raises(proposers.UnreachableError):
+        search(says, 3, folder=tmp_path)
+    assert len(lineage.load(tmp_path).candidates) == 2 and len(says.asked) == 2 and says.closed
+    assert "faster" in (tmp_path / "best.cu").read_text()
+
+    def evolve(*_, **__):
+        raise gone
+
+    monkeypatch.setattr(engine, "evolve", evolve)
+    assert main(["evolve", "14"]) == 1
+    out, err = capsys.readouterr()
+    assert "1 judged, 1 valid" in out
+    assert err == "flashcore evolve: --url: 'http://x' cannot be reached: no route\n"
+    assert main(["evolve", "14", "--json"]) == 1
+    assert len(json.loads(capsys.readouterr().out)["candidates"]) == 2
 
 
 def test_a_search_begins_with_an_answer(tmp_path, monkeypatch, capsys):

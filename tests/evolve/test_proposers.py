@@ -178,6 +178,18 @@ def test_what_is_no_reply_ends_a_proposal_and_not_the_search(endpoint, tmp_path,
     assert lineage.load(tmp_path).candidates == record.candidates
 
 
+def test_an_address_without_an_endpoint_ends_the_search(endpoint, tmp_path):
+    served = endpoint()
+    served.shutdown()
+    served.server_close()
+    model = Model(served.url, "a-model", timeout=5, retries=1, delay=0.01)
+    with pytest.raises(proposers.UnreachableError) as caught:
+        search(model, 3, folder=tmp_path)
+    assert f"--url: '{served.url}' cannot be reached: " in str(caught.value)
+    assert len(caught.value.record.candidates) == 1
+    assert lineage.load(tmp_path).candidates == caught.value.record.candidates
+
+
 @pytest.mark.parametrize(
     "url", ["127.0.0.1:8000/v1", "not a url", "http://[::1", "file:///x", "http://a:99999"]
 )

@@ -1,5 +1,6 @@
 """The programs of examples/, as commands."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,12 @@ def test_bad_options_are_named(options, says):
     done = called(*options)
     assert done.returncode == 2
     assert says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_every_row_of_times_is_announced():
+    parsed = ast.parse(TIMES.read_text())
+    (rows,) = (each.value for each in parsed.body if isinstance(each, ast.Assign))
+    assert ", ".join(ast.literal_eval(rows)) in ast.get_docstring(parsed).replace("\n", " ")
 
 
 @pytest.mark.parametrize("options, says", few([BAD_SHAPE, NO_CALLS, NO_TIMES], BAD_SHAPE))

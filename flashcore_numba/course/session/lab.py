@@ -31,7 +31,7 @@ def working_copy(root: Path, number: int, again: bool = False) -> tuple[Path, st
     if again and mine.exists():
         kept = mine.with_name(f"{mine.stem}.{datetime.now(UTC):%Y%m%dT%H%M%S}.ipynb")
         mine.rename(kept)
-        aside = f"; your former copy is {FOLDER}/{kept.name}"
+        aside = f"; your former copy is {os.path.relpath(kept)}"
     for source in (notebook_file(path) for path in lesson_files(root)):
         target = folder / source.name
         if target.exists() or not source.exists():
@@ -41,9 +41,10 @@ def working_copy(root: Path, number: int, again: bool = False) -> tuple[Path, st
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
         write(target, nbformat.writes(book).rstrip("\n") + "\n", new=True)
+    shown = os.path.relpath(mine)
     if mine in before and not again:
-        return mine, f"going on with {FOLDER}/{mine.name}; `flashcore lab {number} --again` begins anew"
-    return mine, f"{FOLDER}/{mine.name} is your copy{aside}"
+        return mine, f"going on with {shown}; `flashcore lab {number} --again` begins anew"
+    return mine, f"{shown} is your copy{aside}"
 
 
 def command(root: Path, notebook: Path, arguments: Sequence[str] = ()) -> list[str]:
