@@ -408,6 +408,37 @@ def test_a_narrow_terminal_keeps_the_ideas_readable():
     assert "LSE" not in text
 
 
+def test_stages_says_what_each_needs_at_every_width(capsys, monkeypatch):
+    for columns in range(60, 161):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert cli.main(["stages"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) < 170, f"{columns} columns: the ideas are unreadably narrow"
+        assert max(map(len, lines)) <= columns
+        assert not any("…" in line for line in lines), columns
+        for stage in LADDER:
+            row = next(line for line in lines if stage.label in line)
+            assert "sm_{}{}".format(*stage.compute_capability) in row, columns
+        assert ("D  " in lines[2]) == (columns >= 80)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 99, 100, 110, 118, 125, 160])
+def test_dispatch_cuts_nothing_at_any_width(columns, capsys, monkeypatch):
+    from flashcore_numba.stages.tuning import dispatch
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert cli.main(["dispatch"]) == 0
+    out = capsys.readouterr().out
+    assert "…" not in out
+    for rule in (*dispatch.TABLE, *dispatch.BACKWARD):
+        first = rule.stages[0]
+        label = find(first).label if isinstance(first, int) else f"backward/{first}"
+        rows = [
+            line for line in out.splitlines() if label in line and "{}.{}".format(*rule.capability) in line
+        ]
+        assert rows and any(rule.rows is None or f"up to {rule.rows} " in row for row in rows)
+
+
 def test_version():
     done = process("--version")
     assert re.fullmatch(r"flashcore \d\S*\n", done.stdout)
