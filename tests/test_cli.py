@@ -358,6 +358,20 @@ def test_resources_lists_every_kernel(capsys, wide):
     assert "sm_80" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("columns", [60, 80, 99, 100, 118, 160])
+def test_resources_cuts_nothing_and_explains_what_it_shows(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert cli.main(["resources", "5", "12"]) == 0
+    out = capsys.readouterr().out
+    assert "…" not in out
+    _, head, *_ = (line for line in out.splitlines() if "stage" in line or "Compiled" in line)
+    assert [name in head for name in ("regs", "spill", "local", "shared")] == [True] * 4
+    assert ("kernel" in head) == (columns >= 99) and ("mma_sync (" in out) == ("kernel" in head)
+    legend = " ".join(out[out.index("Registers, and") :].split())
+    assert ("threads, per block" in legend) == ("threads" in head)
+    assert ("An SM holds: blocks" in legend) == ("an SM holds" in head)
+
+
 def test_resources_writes_its_table(tmp_path, capsys, monkeypatch):
     from flashcore_numba.cli import resources
     from flashcore_numba.evidence import resource_table

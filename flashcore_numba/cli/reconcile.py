@@ -42,7 +42,8 @@ def run(args: Namespace) -> int:
         shown, notes = reconcile.table(found, f"Predicted, counted, measured at {at}", out.width)
         if found:
             out.print(shown)
-        for line in (*notes, f"Measured: {where}.", reconcile.LEGEND, *not_run):
+        apart = " " + reconcile.APART if any(each.header == "apart" for each in shown.columns) else ""
+        for line in (*notes, f"Measured: {where}.", reconcile.LEGEND + apart, *not_run):
             out.print(line, markup=False, soft_wrap=True)
     return 1 if not_run or any(block.unexplained for block in found) else 0
 

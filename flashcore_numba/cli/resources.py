@@ -13,11 +13,13 @@ from flashcore_numba.core.multiprocessors import MULTIPROCESSORS
 from flashcore_numba.core.problem import HEAD_DIMS
 from flashcore_numba.evidence import resource_table
 from flashcore_numba.predict.occupancy import of_kernel
-from flashcore_numba.records.amounts import SMALL
+from flashcore_numba.records.amounts import fit
 from flashcore_numba.run.compiler import supported_capabilities
 from flashcore_numba.run.registers import examples, registers, why_not
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.runs import runs
+
+HELD = "an SM holds"
 
 
 def run(args: Namespace) -> int:
@@ -50,28 +52,31 @@ def run(args: Namespace) -> int:
     out = console()
     table = Table(
         title=f"Compiled for {target}, D = {args.head_dim}",
-        caption="Registers, and bytes spilled and of local memory, per thread; bytes of shared memory, and "
-        "threads, per block. An SM holds: blocks (their share of its warps), and what allows no more.",
         title_justify="left",
         caption_justify="left",
     )
     columns = {"kernel": "kernel", "registers": "regs", "spill_bytes": "spill", "stack_bytes": "local"}
     columns |= {"shared_bytes": "shared", "threads": "threads"}
-    wide = out.width >= SMALL
-    if not wide:
-        del columns["kernel"], columns["threads"]
     table.add_column("stage", no_wrap=True)
-    for field, name in columns.items():
-        text = field == "kernel"
-        table.add_column(name, no_wrap=not text, justify="left" if text else "right")
-    if wide and capability in MULTIPROCESSORS:
-        table.add_column("an SM holds", no_wrap=True)
+    longest = max(
+        (len(kernel["kernel"]) for kernels in found.values() for kernel in kernels or []), default=0
+    )
+    table.add_column("kernel", min_width=min(longest, 30), overflow="fold")
+    for name in list(columns.values())[1:]:
+        table.add_column(name, overflow="fold", justify="right")
+    if capability in MULTIPROCESSORS:
+        table.add_column(HELD, no_wrap=True)
     for label, kernels in found.items():
         for kernel in kernels or []:
             cells = ["?" if kernel[field] is None else str(kernel[field]) for field in columns]
-            if wide and (held := of_kernel(capability, kernel)):
+            if held := of_kernel(capability, kernel):
                 cells.append(str(held))
             table.add_row(label, *cells)
+    shown = fit(table, out.width, HELD, "kernel", "threads")
+    table.caption = "Registers, and bytes spilled and of local memory, per thread; bytes of shared memory"
+    table.caption += ", and threads, per block." if "threads" in shown else " per block."
+    if HELD in shown:
+        table.caption += " An SM holds: blocks (their share of its warps), and what allows no more."
     out.print(table)
     return 0
 
