@@ -116,6 +116,10 @@ def test_each_command_has_help(command, capsys):
         (["resources", "--cc", "9"], "'9': major.minor is accepted"),
         (["resources", "--cc", "1.0"], "--cc 1.0: this CUDA compiler accepts 7.5, 8.0"),
         (["resources", "--head-dim", "72"], "--head-dim 72: accepted are 32, 64, 80"),
+        (["resources", "7", "--head-dim", "128"], "07 wmma_qk: does not serve head dimension 128, only 64"),
+        (["resources", "14", "--cc", "8.9"], "14 tma_wgmma: needs compute capability 9.0"),
+        (["resources", "9", "--cc", "7.5", "--head-dim", "128"], "bytes of shared memory per block"),
+        (["reconcile", "14", "--shape", "1x1x64x32"], "14 tma_wgmma: does not serve head dimension 32, only"),
         (["readme", "/no/such/README.md"], "/no/such/README.md: cannot be read"),
         (["readme", __file__, "--check"], "has no place to write to, such as <!-- table:ladder -->"),
     ],
@@ -370,6 +374,15 @@ def test_resources_cuts_nothing_and_explains_what_it_shows(columns, capsys, monk
     legend = " ".join(out[out.index("Registers, and") :].split())
     assert ("threads, per block" in legend) == ("threads" in head)
     assert ("An SM holds: blocks" in legend) == ("an SM holds" in head)
+
+
+def test_a_stage_that_is_left_out_is_named_with_its_limit(capsys, wide):
+    assert cli.main(["resources", "1", "7", "14", "--cc", "8.0", "--head-dim", "128"]) == 0
+    out = capsys.readouterr().out
+    assert "07 wmma_qk: left out, does not serve head dimension 128, only 64\n" in out
+    assert "14 tma_wgmma: left out, needs compute capability 9.0" in out
+    assert cli.main(["reconcile", "1", "7", "--shape", "1x1x16x128"]) == 0
+    assert "07 wmma_qk: left out, does not serve head dimension 128, only 64\n" in capsys.readouterr().out
 
 
 def test_resources_writes_its_table(tmp_path, capsys, monkeypatch):

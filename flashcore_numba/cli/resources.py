@@ -6,18 +6,18 @@ from argparse import Namespace
 from rich.table import Table
 
 from flashcore_numba.cli.output import console, give_json, parts, progress_bar
-from flashcore_numba.cli.selection import selected
+from flashcore_numba.cli.selection import left_out, selected
 from flashcore_numba.core import gpu
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.core.multiprocessors import MULTIPROCESSORS
-from flashcore_numba.core.problem import HEAD_DIMS
+from flashcore_numba.core.multiprocessors import MULTIPROCESSORS, shared_limit
+from flashcore_numba.core.problem import HEAD_DIMS, listed
 from flashcore_numba.evidence import resource_table
 from flashcore_numba.predict.occupancy import of_kernel
 from flashcore_numba.records.amounts import fit
 from flashcore_numba.run.compiler import supported_capabilities
 from flashcore_numba.run.registers import examples, registers, why_not
-from flashcore_numba.stages import LADDER
-from flashcore_numba.stages.runs import runs
+from flashcore_numba.stages import LADDER, Stage
+from flashcore_numba.stages.runs import Run, runs
 
 HELD = "an SM holds"
 
@@ -38,14 +38,30 @@ def run(args: Namespace) -> int:
     if args.save:
         return _save_resources(args)
     capability = args.cc or gpu.compute_capability() or (9, 0)
-    chosen = [run for run in runs(stages) if args.head_dim in run.stage.head_dims]
+    limits = {run: _limit(run, args.head_dim, capability) for run in runs(stages)}
+    of_stage: dict[Stage, set[str | None]] = {}
+    for each, limit in limits.items():
+        of_stage.setdefault(each.stage, set()).add(limit)
+    without = left_out(
+        {
+            each.label if len(of_stage[each.stage]) > 1 else each.stage.label: limit
+            for each, limit in limits.items()
+        }
+    )
+    chosen = [run for run, limit in limits.items() if limit is None]
     found = {}
     with progress_bar() as progress:
         for run in chosen:
             progress.step(f"compiling {run.label}")
             found[run.label] = registers(run, examples(run.stage, args.head_dim), capability)
     if give_json(
-        args, lambda: {"compute_capability": list(capability), "head_dim": args.head_dim, "kernels": found}
+        args,
+        lambda: {
+            "compute_capability": list(capability),
+            "head_dim": args.head_dim,
+            "kernels": found,
+            "left_out": without,
+        },
     ):
         return 0
     target = f"sm_{capability[0]}{capability[1]}"
@@ -78,7 +94,23 @@ def run(args: Namespace) -> int:
     if HELD in shown:
         table.caption += " An SM holds: blocks (their share of its warps), and what allows no more."
     out.print(table)
+    for sentence in without:
+        out.print(sentence, markup=False, soft_wrap=True)
     return 0
+
+
+def _limit(run: Run, head_dim: int, capability: tuple[int, int]) -> str | None:
+    """Why a run has no kernels to compile, in words that follow its name; None where it has some."""
+    stage, room = run.stage, shared_limit(capability)
+    if head_dim not in stage.head_dims:
+        return f"does not serve head dimension {head_dim}, only {listed(stage.head_dims)}"
+    if limit := stage.why_not_on(capability):
+        return limit
+    limits = [
+        stage.why_not_in(room, getattr(problem, "head_dim", 0), run.variant)
+        for problem in examples(stage, head_dim)
+    ]
+    return limits[0] if limits and all(limits) else None
 
 
 def _save_resources(args: Namespace) -> int:
