@@ -18,7 +18,7 @@ def selected(args: Namespace) -> list[Stage]:
     """
     name = getattr(args, "operation", None)
     if name is None:
-        return select(*args.stages)
+        return select(*args.stages, also=("ring",) if args.command in ("check", "mutants") else ())
     if name not in (FORWARD.name, *BRANCHES):
         accepted = ", ".join((FORWARD.name, *BRANCHES))
         raise ArgumentError(f"--operation {name!r}: accepted are {accepted}")
