@@ -85,6 +85,12 @@ def test_each_command_has_help(command, capsys):
     assert ("--json" in capsys.readouterr().out) == (command not in WITHOUT_JSON)
 
 
+def test_the_help_of_check_names_a_file(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["check", "--help"])
+    assert "STAGE|FILE" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -103,6 +109,10 @@ def test_each_command_has_help(command, capsys):
         (["count", "bakward"], "16 cluster_split; and stages of backward, decode"),
         (["mutants", "ring", "5"], "ring is checked by itself: name no other stage beside it"),
         (["count"], "required: STAGE"),
+        (["count", "1", "2"], "flashcore count: unrecognized arguments: 2; one STAGE is accepted (see"),
+        (["stages", "5"], "flashcore stages: unrecognized arguments: 5 (see flashcore stages --help)"),
+        (["count", "1", "--fly"], "flashcore count: unrecognized arguments: --fly (see flashcore count"),
+        (["predict"], "required: LESSON (see"),
         (["count", "1", "--shape", "1x8x512"], "shape '1x8x512': accepted are BxHxSxD"),
         (
             ["count", "1", "--shape", "1x1x64x72"],
