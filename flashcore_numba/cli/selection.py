@@ -16,9 +16,9 @@ def selected(args: Namespace) -> list[Stage]:
     """The stages named; where none is, the ladder, that of `--operation` where it is given. Raises
     ArgumentError.
     """
-    name = getattr(args, "operation", None)
+    name, command = getattr(args, "operation", None), getattr(args, "command", None)
     if name is None:
-        return select(*args.stages, also=("ring",) if args.command in ("check", "mutants") else ())
+        return select(*args.stages, also=("ring",) if command in ("check", "mutants") else ())
     if name not in (FORWARD.name, *BRANCHES):
         accepted = ", ".join((FORWARD.name, *BRANCHES))
         raise ArgumentError(f"--operation {name!r}: accepted are {accepted}")
