@@ -85,6 +85,12 @@ def test_each_command_has_help(command, capsys):
     assert ("--json" in capsys.readouterr().out) == (command not in WITHOUT_JSON)
 
 
+def test_the_help_of_check_names_a_file(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["check", "--help"])
+    assert "STAGE|FILE" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -94,7 +100,19 @@ def test_each_command_has_help(command, capsys):
         (["check", "3-2"], "stage range '3-2' runs backwards"),
         (["mutants", "warp"], "stage 'warp' is not in the ladder"),
         (["count", "none"], "stage 'none' is not in the ladder"),
+        (["check", "bakward"], "fp8, prepare, ring; and backward/NAME"),
+        (["resources", "bakward"], "fp8, prepare; and backward/NAME"),
+        (["check", "2-"], "stage range '2-' lacks an end: both are needed, as in 2-5"),
+        (["check", "5,6"], "stage '5,6': separate several with spaces, as in 5 6"),
+        (["count", "1-3"], "stage '1-3': one stage is accepted, and no range or list"),
+        (["count", "5,6"], "stage '5,6': one stage is accepted, and no range or list"),
+        (["count", "bakward"], "16 cluster_split; and stages of backward, decode"),
+        (["mutants", "ring", "5"], "ring is checked by itself: name no other stage beside it"),
         (["count"], "required: STAGE"),
+        (["count", "1", "2"], "flashcore count: unrecognized arguments: 2; one STAGE is accepted (see"),
+        (["stages", "5"], "flashcore stages: unrecognized arguments: 5 (see flashcore stages --help)"),
+        (["count", "1", "--fly"], "flashcore count: unrecognized arguments: --fly (see flashcore count"),
+        (["predict"], "required: LESSON (see"),
         (["count", "1", "--shape", "1x8x512"], "shape '1x8x512': accepted are BxHxSxD"),
         (
             ["count", "1", "--shape", "1x1x64x72"],
@@ -116,6 +134,10 @@ def test_each_command_has_help(command, capsys):
         (["resources", "--cc", "9"], "'9': major.minor is accepted"),
         (["resources", "--cc", "1.0"], "--cc 1.0: this CUDA compiler accepts 7.5, 8.0"),
         (["resources", "--head-dim", "72"], "--head-dim 72: accepted are 32, 64, 80"),
+        (["resources", "7", "--head-dim", "128"], "07 wmma_qk: does not serve head dimension 128, only 64"),
+        (["resources", "14", "--cc", "8.9"], "14 tma_wgmma: needs compute capability 9.0"),
+        (["resources", "9", "--cc", "7.5", "--head-dim", "128"], "bytes of shared memory per block"),
+        (["reconcile", "14", "--shape", "1x1x64x32"], "14 tma_wgmma: does not serve head dimension 32, only"),
         (["readme", "/no/such/README.md"], "/no/such/README.md: cannot be read"),
         (["readme", __file__, "--check"], "has no place to write to, such as <!-- table:ladder -->"),
     ],
@@ -358,6 +380,29 @@ def test_resources_lists_every_kernel(capsys, wide):
     assert "sm_80" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("columns", [60, 80, 99, 100, 118, 160])
+def test_resources_cuts_nothing_and_explains_what_it_shows(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert cli.main(["resources", "5", "12"]) == 0
+    out = capsys.readouterr().out
+    assert "…" not in out
+    _, head, *_ = (line for line in out.splitlines() if "stage" in line or "Compiled" in line)
+    assert [name in head for name in ("regs", "spill", "local", "shared")] == [True] * 4
+    assert ("kernel" in head) == (columns >= 99) and ("mma_sync (" in out) == ("kernel" in head)
+    legend = " ".join(out[out.index("Registers, and") :].split())
+    assert ("threads, per block" in legend) == ("threads" in head)
+    assert ("An SM holds: blocks" in legend) == ("an SM holds" in head)
+
+
+def test_a_stage_that_is_left_out_is_named_with_its_limit(capsys, wide):
+    assert cli.main(["resources", "1", "7", "14", "--cc", "8.0", "--head-dim", "128"]) == 0
+    out = capsys.readouterr().out
+    assert "07 wmma_qk: left out, does not serve head dimension 128, only 64\n" in out
+    assert "14 tma_wgmma: left out, needs compute capability 9.0" in out
+    assert cli.main(["reconcile", "1", "7", "--shape", "1x1x16x128"]) == 0
+    assert "07 wmma_qk: left out, does not serve head dimension 128, only 64\n" in capsys.readouterr().out
+
+
 def test_resources_writes_its_table(tmp_path, capsys, monkeypatch):
     from flashcore_numba.cli import resources
     from flashcore_numba.evidence import resource_table
@@ -406,6 +451,37 @@ def test_a_narrow_terminal_keeps_the_ideas_readable():
     assert "…" not in text
     assert "scalar" in text
     assert "LSE" not in text
+
+
+def test_stages_says_what_each_needs_at_every_width(capsys, monkeypatch):
+    for columns in range(60, 161):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert cli.main(["stages"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) < 170, f"{columns} columns: the ideas are unreadably narrow"
+        assert max(map(len, lines)) <= columns
+        assert not any("…" in line for line in lines), columns
+        for stage in LADDER:
+            row = next(line for line in lines if stage.label in line)
+            assert "sm_{}{}".format(*stage.compute_capability) in row, columns
+        assert ("D  " in lines[2]) == (columns >= 80)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 99, 100, 110, 118, 125, 160])
+def test_dispatch_cuts_nothing_at_any_width(columns, capsys, monkeypatch):
+    from flashcore_numba.stages.tuning import dispatch
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert cli.main(["dispatch"]) == 0
+    out = capsys.readouterr().out
+    assert "…" not in out
+    for rule in (*dispatch.TABLE, *dispatch.BACKWARD):
+        first = rule.stages[0]
+        label = find(first).label if isinstance(first, int) else f"backward/{first}"
+        rows = [
+            line for line in out.splitlines() if label in line and "{}.{}".format(*rule.capability) in line
+        ]
+        assert rows and any(rule.rows is None or f"up to {rule.rows} " in row for row in rows)
 
 
 def test_version():

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from flashcore_numba.branches.decode import few_rows
 from flashcore_numba.cli.output import console, give_json
-from flashcore_numba.records.amounts import NARROW
+from flashcore_numba.records.amounts import fit
 from flashcore_numba.report import dispatch_table
 from flashcore_numba.stages.find import find
 from flashcore_numba.stages.tuning import dispatch
@@ -47,14 +47,12 @@ def run(args: Namespace) -> int:
 
 def _shown(call: str, rules: Sequence[Rule], width: int) -> Table:
     table = Table(title=f"The stage that {call} runs when none is named", title_justify="left")
-    columns = ["cc", "mask", "D", "B x H x S_q", "S_k", "stage", "where it cannot"]
-    if width < NARROW:
-        del columns[-1]
-    for name in columns:
+    for name in ("cc", "mask", "D", "B x H x S_q", "S_k", "stage"):
         table.add_column(name, no_wrap=True)
+    table.add_column("where it cannot", min_width=24)
     for rule in rules:
         first, *others = rule.stages
-        cells = (
+        table.add_row(
             "{}.{}".format(*rule.capability),
             {None: "any", False: "full", True: "causal"}[rule.causal],
             "any" if rule.head_dim is None else str(rule.head_dim),
@@ -62,5 +60,5 @@ def _shown(call: str, rules: Sequence[Rule], width: int) -> Table:
             find(first).label if isinstance(first, int) else f"backward/{first}",
             ", ".join(f"{key:02d}" if isinstance(key, int) else key for key in others),
         )
-        table.add_row(*cells[: len(columns)])
+    fit(table, width, "where it cannot", "mask", "D")
     return table

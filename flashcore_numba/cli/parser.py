@@ -6,7 +6,7 @@ import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from flashcore_numba.core.version import VERSION
 
@@ -28,6 +28,16 @@ SHAPE_HELP = "BxHxSxD, or small, medium, mission, large, multi_batch"
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """A command itself refuses what it does not know, by its own name."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown and " " in self.prog:
+            one = isinstance(getattr(found, "stages", None), str) and not unknown[0].startswith("-")
+            self.error(
+                f"unrecognized arguments: {' '.join(unknown)}{'; one STAGE is accepted' if one else ''}"
+            )
+        return found, unknown
 
 
 def parsed(words: list[str]) -> argparse.Namespace:
@@ -73,6 +83,13 @@ def build_parser() -> argparse.ArgumentParser:
         "check",
         "check stages against float64, with properties and poisoned memory, on the GPU if there is one; with "
         "--lesson, judge the file of an exercise; ring: attention over several ranks, in one process",
+        stages=None,
+    )
+    check.add_argument(
+        "stages",
+        metavar="STAGE|FILE",
+        nargs="*",
+        help=f"{STAGE_HELP}; ring, or ring/WAY; with --lesson, one file",
     )
     check.add_argument(
         "--lesson", metavar="N", help="the lesson, or warm-up, whose exercise the file answers"
@@ -107,6 +124,7 @@ def build_parser() -> argparse.ArgumentParser:
     predict.add_argument(
         "values",
         nargs="*",
+        default=[],  # or argparse calls it required
         metavar="NAME=VALUE",
         help="your answers; without any, a terminal asks for those that are open",
     )

@@ -5,11 +5,12 @@ from argparse import Namespace
 
 from flashcore_numba.cli.output import console, give_json, progress_bar
 from flashcore_numba.cli.parser import COUNT_SHAPE
-from flashcore_numba.cli.selection import selected
+from flashcore_numba.cli.selection import left_out, selected
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import Shape, parse
 from flashcore_numba.evidence import extracts, nsight, reconcile
 from flashcore_numba.run.executor import simulated
+from flashcore_numba.run.registers import stand_in_for
 from flashcore_numba.stages import Stage
 
 
@@ -24,6 +25,8 @@ def run(args: Namespace) -> int:
     stages, not_run = simulated(stages)
     stages, not_foretold = reconcile.foretold(stages)
     not_run += not_foretold
+    unserved = {each.label: each.why_not(stand_in_for(each, shape, args.causal)) for each in stages}
+    without = left_out(unserved)
     chosen = reconcile.served(stages, shape, args.causal)
     with progress_bar() as progress:
         extract = extracts.find(shape, args.causal)
@@ -37,12 +40,15 @@ def run(args: Namespace) -> int:
         found = reconcile.blocks(chosen, shape, args.causal, extract, progress)
     at = f"{shape}{', causal' if args.causal else ''}"
     where = reconcile.where(extract, shape, args.causal, chosen)
-    if not give_json(args, lambda: {"at": at, "measured": where, "runs": [b.as_dict() for b in found]}):
+    if not give_json(
+        args, lambda: {"at": at, "measured": where, "runs": [b.as_dict() for b in found], "left_out": without}
+    ):
         out = console()
         shown, notes = reconcile.table(found, f"Predicted, counted, measured at {at}", out.width)
         if found:
             out.print(shown)
-        for line in (*notes, f"Measured: {where}.", reconcile.LEGEND, *not_run):
+        apart = " " + reconcile.APART if any(each.header == "apart" for each in shown.columns) else ""
+        for line in (*notes, f"Measured: {where}.", reconcile.LEGEND + apart, *without, *not_run):
             out.print(line, markup=False, soft_wrap=True)
     return 1 if not_run or any(block.unexplained for block in found) else 0
 

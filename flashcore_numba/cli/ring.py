@@ -37,26 +37,13 @@ def run(args: Namespace) -> int:
     """
     if args.gpus < 2:
         raise ArgumentError(f"--gpus {args.gpus}: at least 2 are needed; flashcore compare times one")
+    _refuse(args)
     count = gpu.device_count() if gpu.available() else 0
     if count < args.gpus:
         why = gpu.why_not() or f"this machine has {count}"
         raise MachineError(f"--gpus {args.gpus}: {why}; flashcore check ring needs no GPU")
     with explained():
         import torch  # noqa: F401
-
-        from flashcore_numba.branches.ring.programs import BACKWARD, FORWARD
-    ways = BACKWARD if args.backward else FORWARD
-    for way in args.way or ():
-        if way not in ways:
-            with_it = " with --backward" if args.backward else ""
-            raise ArgumentError(f"--way {way}: accepted are {', '.join(ways)}{with_it}")
-    args.shape = args.shape or ["1x32/8x16384x128"]
-    for text in args.shape:
-        shape = parse_any(text)
-        if shape.shortest is not None or shape.value_dim != shape.head_dim:
-            raise ArgumentError(f"--shape {text}: sequences of one length are accepted, with V as wide as K")
-        if shape.seq < 2 * args.gpus:
-            raise ArgumentError(f"--shape {text}: {args.gpus} GPUs need at least {2 * args.gpus} rows")
     if args.timeline:
         return run_timeline(args)
     with tempfile.TemporaryDirectory() as folder:
@@ -78,11 +65,30 @@ def run(args: Namespace) -> int:
     return 0 if all(e["error"]["right"] for shape in record["shapes"] for e in shape["entries"]) else 1
 
 
+def _refuse(args: Namespace) -> None:
+    """Fill in the default shape, and the way of a time line. Raises ArgumentError for what none can run."""
+    from flashcore_numba.branches.ring.programs import BACKWARD, FORWARD
+
+    ways = BACKWARD if args.backward else FORWARD
+    for way in args.way or ():
+        if way not in ways:
+            with_it = " with --backward" if args.backward else ""
+            raise ArgumentError(f"--way {way}: accepted are {', '.join(ways)}{with_it}")
+    args.shape = args.shape or ["1x32/8x16384x128"]
+    for text in args.shape:
+        shape = parse_any(text)
+        if shape.shortest is not None or shape.value_dim != shape.head_dim:
+            raise ArgumentError(f"--shape {text}: sequences of one length are accepted, with V as wide as K")
+        if shape.seq < 2 * args.gpus:
+            raise ArgumentError(f"--shape {text}: {args.gpus} GPUs need at least {2 * args.gpus} rows")
+    if args.timeline:
+        args.way = args.way or ["pull"]
+        if len(args.way) > 1 or len(args.shape) > 1:
+            raise ArgumentError("--timeline: one --way and one --shape are accepted")
+
+
 def run_timeline(args: Namespace) -> int:
     """Stamp calls of one way at one shape, and draw the one with the median time beside its record."""
-    args.way = args.way or ["pull"]
-    if len(args.way) > 1 or len(args.shape) > 1:
-        raise ArgumentError("--timeline: one --way and one --shape are accepted")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "timeline.json"
         why_not = ended(command(args, file, TIMELINE), args.time_limit)

@@ -2,6 +2,7 @@
 
 import sys
 from argparse import Namespace
+from collections.abc import Mapping
 
 from flashcore_numba.branches.find import BRANCHES, select
 from flashcore_numba.checks.forward import FORWARD, common_operation, operation
@@ -15,9 +16,9 @@ def selected(args: Namespace) -> list[Stage]:
     """The stages named; where none is, the ladder, that of `--operation` where it is given. Raises
     ArgumentError.
     """
-    name = getattr(args, "operation", None)
+    name, command = getattr(args, "operation", None), getattr(args, "command", None)
     if name is None:
-        return select(*args.stages)
+        return select(*args.stages, also=("ring",) if command in ("check", "mutants") else ())
     if name not in (FORWARD.name, *BRANCHES):
         accepted = ", ".join((FORWARD.name, *BRANCHES))
         raise ArgumentError(f"--operation {name!r}: accepted are {accepted}")
@@ -46,6 +47,19 @@ def runnable(args: Namespace) -> tuple[list[Stage], list[str]]:
     for sentence in not_run:
         print(f"flashcore {args.command}: {sentence}", file=sys.stderr)
     return able, not_run
+
+
+def left_out(limits: Mapping[str, str | None]) -> list[str]:
+    """A sentence for each reason to leave stages out; `limits`: the reasons by label, None for a stage that
+    stays. Raises ArgumentError where none stays.
+    """
+    labels: dict[str, list[str]] = {}
+    for label, reason in limits.items():
+        if reason is not None:
+            labels.setdefault(reason, []).append(label)
+    if labels and None not in limits.values():
+        raise ArgumentError("; ".join(f"{', '.join(named)}: {reason}" for reason, named in labels.items()))
+    return [f"{', '.join(named)}: left out, {reason}" for reason, named in labels.items()]
 
 
 def variant_of(args: Namespace, stage: Stage) -> str | None:

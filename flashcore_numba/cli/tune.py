@@ -17,7 +17,7 @@ from flashcore_numba.core.shapes import parse_any
 from flashcore_numba.core.workload import Workload
 from flashcore_numba.measure.stats import ratio_interval
 from flashcore_numba.records import environment
-from flashcore_numba.records.amounts import NARROW
+from flashcore_numba.records.amounts import fit
 from flashcore_numba.stages.tuning import recorded
 from flashcore_numba.tune import funnel, record, table, timing
 from flashcore_numba.tune.replay import replay
@@ -139,11 +139,12 @@ def _table(args: Namespace) -> int:
 
 def _shown(entries: Sequence[Mapping[str, Any]], width: int) -> Table:
     shown = Table(title="What searches found, and what the stages' rules say", title_justify="left")
-    columns = ["stage", "problem", "rule", "best", "less time", "now", "record"]
-    for name in columns if width >= NARROW else columns[:-1]:
-        shown.add_column(name)
+    for name in ("stage", "problem", "rule", "best", "less time", "now", "record"):
+        whole = name in ("stage", "problem", "less time")
+        shown.add_column(name, no_wrap=whole, overflow="fold")
     for entry in entries:
-        shown.add_row(*table.row(entry)[: len(shown.columns)])
+        shown.add_row(*table.row(entry))
+    fit(shown, width, "record", "less time", "now")
     return shown
 
 

@@ -202,9 +202,7 @@ def answer_in_file(lesson: Lesson, text: str, name: str) -> Answer:
     cuda = is_cuda(lesson.exercise.file)
     if name.endswith(".py" if cuda else (".cu", ".cuh")):
         language, suffix = _language(lesson.exercise), ".cu" if cuda else ".py"
-        raise ArgumentError(
-            f"{name}: lesson {lesson.number} is in {language}, so a {suffix} file is accepted"
-        )
+        raise ArgumentError(f"{name}: lesson {lesson.key} is in {language}, so a {suffix} file is accepted")
     found = edited.marked_region(text, _language(lesson.exercise)) or (
         _unmarked(lesson.exercise, text) if cuda else None
     )

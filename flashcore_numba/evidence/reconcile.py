@@ -18,7 +18,7 @@ from flashcore_numba.evidence.nsight import NsightError
 from flashcore_numba.evidence.reasons import REASONS
 from flashcore_numba.predict import FORMULAS, Traffic, predict
 from flashcore_numba.predict.formula import SECTOR
-from flashcore_numba.records.amounts import SMALL
+from flashcore_numba.records.amounts import fit
 from flashcore_numba.run import pool
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.run.progress import Progress
@@ -31,8 +31,9 @@ MOST_APART = 0.02
 LEGEND = (
     "Bytes are those of the 32-byte sectors that requests touch, one touched twice counting twice; a copy by "
     "TMA is one request, and its sectors those of its box. Waves: wavefronts of shared memory; a barrier "
-    "counts for each warp. Apart: relative to the largest; above 2 % there must be a reason."
+    "counts for each warp."
 )
+APART = "Apart: relative to the largest; above 2 % there must be a reason."
 # The shapes and masks that the repository keeps extracts of.
 SAVED = (
     ("1x8x512x64", False),  # first: a time limit cuts the end
@@ -307,8 +308,8 @@ def table(found: Sequence[Block], title: str, width: int) -> tuple[Table, list[s
     """The columns of every run, and the notes that the last column numbers. Rows of nothing are left out."""
     shown = Table(title=title, title_justify="left")
     shown.add_column("", no_wrap=True)
-    for name in ("predicted", "counted", "measured", *(("apart",) if width >= SMALL else ()), "note"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    for name in ("predicted", "counted", "measured", "apart", "note"):
+        shown.add_column(name, justify="right", overflow="fold")
     notes: list[str] = []
     for each in found:
         shown.add_section()
@@ -325,8 +326,10 @@ def table(found: Sequence[Block], title: str, width: int) -> tuple[Table, list[s
             elif row.flagged:
                 note = "unexplained"
             style = "red" if row.flagged and not row.explained else None
-            apart = [f"{row.apart:.1%}" if row.apart else ""] if width >= SMALL else []
-            shown.add_row(f" {row.name}", *map(_written, values), *apart, note, style=style)
+            apart = f"{row.apart:.1%}" if row.apart else ""
+            shown.add_row(f" {row.name}", *map(_written, values), apart, note, style=style)
+    noted = any(shown.columns[-1].cells)
+    fit(shown, width, *(("apart",) if noted else ("note", "apart")))
     return shown, [f"{number}. {note}" for number, note in enumerate(notes, 1)]
 
 

@@ -1,8 +1,14 @@
-"""Amounts of a record as text: microseconds, factors, percentages, bytes, and where they are from."""
+"""Amounts of a record as text: microseconds, factors, percentages, bytes, where they are from, and which
+columns of a table a terminal has room for.
+"""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from rich.table import Column, Table
+
+FOLDED = 12  # characters of a word that stay on one line where a column folds
 SMALL, NARROW, WIDE = 80, 100, 160  # columns of a terminal below which a table leaves columns out
 
 
@@ -49,6 +55,24 @@ def markdown(head: Sequence[str], lines: Iterable[Sequence[str]], words: int) ->
     marks = ["---"] * words + ["--:"] * (len(head) - words)
     rows = [f"| {' | '.join(cells)} |" for cells in (head, *lines)]
     return "\n".join([rows[0], f"|{'|'.join(marks)}|", *rows[1:]])
+
+
+def fit(table: "Table", width: int, *dispensable: str) -> list[str]:
+    """Drop columns of a full table, the first named first, until the others fit. Returns their headers."""
+    for name in dispensable:
+        if sum(_needs(column) + 3 for column in table.columns) + 1 <= width:
+            break
+        table.columns = [column for column in table.columns if column.header != name]
+    return [str(column.header) for column in table.columns]
+
+
+def _needs(column: "Column") -> int:
+    """The characters without which a column is cut, or is no longer readable."""
+    texts = [str(column.header), *map(str, column.cells)]
+    if column.no_wrap:
+        return max(map(len, texts))
+    longest = max((len(word) for text in texts for word in text.split()), default=0)
+    return column.width or column.min_width or min(longest, FOLDED if column.overflow == "fold" else longest)
 
 
 def compiled(resources: list[dict[str, Any]] | None) -> list[str]:

@@ -239,7 +239,7 @@ class Launch:
     def _guarded(self, run: Callable, *args: Any) -> None:
         try:
             run(*args)
-        except (Fault, Unsupported, Stuck):
+        except (Fault, Unsupported, Stuck, MemoryError):
             raise
         except Exception as error:
             self._explain(error)

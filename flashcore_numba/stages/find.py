@@ -11,11 +11,11 @@ from flashcore_numba.stages.ladder import LADDER
 from flashcore_numba.stages.stage import Stage
 
 
-def find(selector: "int | str | Stage") -> Stage:
+def find(selector: "int | str | Stage", also: str = "") -> Stage:
     """The stage with this number (5, "5", "05"), name ("online_softmax") or label ("05 online_softmax").
 
     A `Stage` comes back as it is, so a stage outside the ladder can be used too. Raises ArgumentError, which
-    lists the ladder, when there is none.
+    lists the ladder, and after it `also`, when there is none.
     """
     if isinstance(selector, Stage):
         return selector
@@ -28,7 +28,7 @@ def find(selector: "int | str | Stage") -> Stage:
     else:
         wanted = []
     if not wanted:
-        raise ArgumentError(f"stage {shown(selector)} is not in the ladder: accepted are {_listed()}")
+        raise ArgumentError(f"stage {shown(selector)} is not in the ladder: accepted are {_listed()}{also}")
     return wanted[0]
 
 
@@ -47,11 +47,11 @@ def find_in(ladder: Sequence[Stage], selector: object, operation: str, described
     raise ArgumentError(f"stage {shown(selector)} is not in the ladder of {described}: accepted are {keys}")
 
 
-def select(*selectors: "int | str | Stage") -> list[Stage]:
+def select(*selectors: "int | str | Stage", also: str = "") -> list[Stage]:
     """The stages that any selector names, in the order of the ladder; no selector means the whole ladder.
 
     Stages that are not of the ladder come after it.
-    A selector is what `find` takes, or a range of numbers such as "2-5". Raises ArgumentError.
+    A selector is what `find` takes, or a range of numbers such as "2-5". Raises ArgumentError; see `find`.
     """
     if not selectors:
         return list(LADDER)
@@ -59,9 +59,9 @@ def select(*selectors: "int | str | Stage") -> list[Stage]:
     for selector in selectors:
         ends = re.fullmatch(r"\s*([0-9]+)\s*-\s*([0-9]+)\s*", selector) if isinstance(selector, str) else None
         if ends is None:
-            stages = [find(selector)]
+            stages = [find(selector, also)]
         else:
-            first, last = (LADDER.index(find(end)) for end in ends.groups())
+            first, last = (LADDER.index(find(end, also)) for end in ends.groups())
             if first > last:
                 low, high = LADDER[last].number, LADDER[first].number
                 raise ArgumentError(f"stage range {shown(selector)} runs backwards: write {low}-{high}")

@@ -154,3 +154,10 @@ def test_a_gate_may_have_no_stage_before():
     strict = replace(WARM_UP, exercise=replace(WARM_UP.exercise, gates=(replace(gates[2], bar=1.0),)))
     result = grade.check(strict, exercise.answer_in_cell(strict, SOLUTION))
     assert "is 512; the solution has 512, the bar is 1." in result.what
+
+
+def test_a_file_of_the_other_language_is_refused_by_the_name_of_the_warm_up(tmp_path, capsys):
+    file = tmp_path / "my_scalar.py"
+    file.write_text("pass\n")
+    assert main(["check", str(file), "--lesson", "warm-up", "--no-record"]) == 2
+    assert "lesson warm-up is in CUDA C, so a .cu file is accepted" in capsys.readouterr().err

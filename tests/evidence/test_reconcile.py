@@ -239,3 +239,13 @@ def test_what_lessons_quote_is_measured_too():
         ("1x8x4096x64", 4),
         ("1x8x4096x64", 5),
     ]
+
+
+@pytest.mark.parametrize("columns", [60, 66, 80])
+def test_a_narrow_table_cuts_no_number_and_explains_what_it_shows(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert cli.main(["reconcile", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "…" not in out and out.count("278,528") == 3
+    head = next(line for line in out.splitlines() if "predicted" in line)
+    assert ("Apart: " in out) == ("apart" in head) and ("apart" in head) == (columns > 60)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
-from flashcore_numba.simulator import SimulationError, scratch, simulate
+from flashcore_numba.simulator import Launch, SimulationError, scratch, simulate
 from flashcore_numba.wide import load4
 
 from . import kernels as K
@@ -282,3 +282,18 @@ def test_calls_of_a_device_function_can_be_kept_apart():
     assert chains == {(4, 5)}
     assert all(problem.site.caller is None for problem in plain.problems)
     assert [p.site.line for p in plain.problems] == [races[0].site.line]
+
+
+@cuda.jit
+def one_barrier(dst):
+    cuda.syncthreads()
+    dst[cuda.threadIdx.x] = 1
+
+
+def test_memory_that_runs_out_is_no_line_that_the_simulator_lacks(monkeypatch):
+    def no_room(*_):
+        raise MemoryError("Unable to allocate 96.0 GiB")
+
+    monkeypatch.setattr(Launch, "meet", no_room)
+    with pytest.raises(MemoryError, match=r"96\.0 GiB"):
+        simulate(one_barrier, 1, 32, vector())

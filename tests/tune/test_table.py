@@ -400,3 +400,13 @@ def test_a_broken_record_leaves_the_table_as_it_is(records, capsys):
 def test_the_command_takes_nothing_else(words, capsys):
     assert main(["tune", *words, "--table"]) == 2
     assert "beside --table" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 160])
+def test_a_narrow_terminal_cuts_no_configuration(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(table, "save", lambda entries: False)
+    assert main(["tune", "--table"]) == 0
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert all(entry["shape"] in shown for entry in table.made())

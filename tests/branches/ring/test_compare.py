@@ -245,6 +245,23 @@ def test_what_is_refused(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["--way", "push"], "--way push: accepted are gated, gather"),
+        (["--shape", "1x1"], "shape '1x1': accepted are"),
+        (["--shape", "1x8x3x64"], "--shape 1x8x3x64: 2 GPUs need at least 4 rows"),
+        (["--timeline", "--way", "pull", "--way", "ring"], "--timeline: one --way and one --shape"),
+    ],
+)
+def test_a_bad_argument_is_told_before_a_lacking_gpu(
+    arguments: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu, "available", lambda: False)
+    assert cli.main(["ring", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
 def test_without_a_gpu_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
