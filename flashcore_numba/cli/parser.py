@@ -405,8 +405,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     pictures = add(
         "pictures",
-        "draw what artifacts show: ladder, roofline, time budget, lengths, share of peers, backward pass, time "
-        "lines of a ring",
+        "draw what artifacts show: ladder, roofline, time budget, lengths, share of peers, backward pass, "
+        "time lines of a ring",
         stages=None,
     )
     pictures.add_argument(
