@@ -46,7 +46,11 @@ UNITS_WIDTH = 125  # columns of a terminal that show each unit's time
 LATENCY = 0.4
 WGMMA = (9, 0)  # stages for older GPUs reach the tensor cores through mma.sync, a lower ceiling
 WGMMA_FROM = min(stage.place for stage in LADDER if stage.compute_capability >= WGMMA)
-SPLIT = {"wmma_qk": {"tensor": 0.5, "fp32": 0.5}}  # Q.K^T on tensor cores, P.V on CUDA cores
+SPLIT = {
+    "wmma_qk": {"tensor": 0.5, "fp32": 0.5},  # Q.K^T on tensor cores, P.V on CUDA cores
+    "pages": {"fp32": 1.0},  # which norms, rotates and writes rows, and has no products
+}
+"""What does the multiply-adds of a stage, by its name, where not all of them are in its kernels' one unit."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from flashcore_numba import cli
+from flashcore_numba.branches import find as branches
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import Shape
 from flashcore_numba.evidence import extracts, roofline
@@ -77,6 +78,12 @@ def test_the_rows_of_an_artifact(saved):
     assert last.units_us["l1"] == pytest.approx(last.l1_bytes / 3e13 * 1e6)
     assert last.units_us["launch"] == 0.5
     assert not last.l2_measured
+
+
+def test_writing_rows_into_pages_needs_no_tensor_cores() -> None:
+    chosen = runs(branches.select("prepare"))
+    for row in roofline.of_data_sheet(DATA_SHEETS[0], chosen, Shape(1, 8, 512, 64), False).rows:
+        assert row.units_us["fp32"] > 0 and not row.units_us.get("tensor")
 
 
 @pytest.mark.long
