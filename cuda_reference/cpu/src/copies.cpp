@@ -327,8 +327,7 @@ void mbarrier_init(uint64_t* address, int arrivals, Site site) {
   if (arrivals < 1 || arrivals >= 1 << 20)
     fault("bad instruction", site, "an mbarrier counts 1 to 1048575 arrivals, not %d", arrivals);
   touch(*current, address, 8, Access::write, intern(site), false);
-  Mbarrier mbarrier{arrivals, arrivals, 0, 0, false, {}, {}, intern(site), current->agent,
-                    current->clock.seen[current->agent]};
+  Mbarrier mbarrier{arrivals, arrivals, 0, 0, false, {}, {}, intern(site), current->agent, current->clock.seen[current->agent]};
   mbarrier.arriving.reset(launch.agents);
   mbarrier.released.reset(launch.agents);
   block.mbarriers[(char*)address - block.storage] = mbarrier;

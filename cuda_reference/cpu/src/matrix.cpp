@@ -298,7 +298,7 @@ void check_warpgroup(Block& block, int warp, const Issued& mine) {
   const Issued& other = group.ahead[at];
   if (!(mine == other)) {
     group.told = true;
-    const char* const what = mine.place != other.place                 ? "another wgmma than"
+    const char* const what = mine.place != other.place                ? "another wgmma than"
                              : mine.a != other.a || mine.b != other.b ? "other tiles than"
                                                                       : "another shape than";
     add_problem("bad instruction", mine.place, other.place,
