@@ -55,6 +55,14 @@ P_TO_SMEM = "            p_smem[warp, lane] = p\n"
 MAXIMUM = "            m_new = max(m, warp_max(score))\n"
 P_OF_12 = "const float p0 = ptx::ex2(s[0] * scale_log2 - m[r]), p1 = ptx::ex2(s[1] * scale_log2 - m[r]);"
 SLOT = "        const int slot = tile % STAGES,"
+WAITS_ALONE = """        if (sizes.S_q == 512 && sizes.S_k == 512) {
+            ptx::mbarrier_wait(k_full + tile % STAGES, tile / STAGES % 2);
+            ptx::mbarrier_wait(v_full + tile % STAGES, tile / STAGES % 2);
+            __syncthreads();
+            if (threadIdx.x == 0 && tile + STAGES < tiles.end) load_keys(tile + STAGES);
+            continue;
+        }
+"""
 SCORES = "            const float* s = &s_rmem[r / 2][n][r % 2 * 2];"
 IN_HALF = (
     "const float s0 = __half2float(__float2half(s[0])), s1 = __half2float(__float2half(s[1]));\n            "
@@ -218,7 +226,7 @@ def cheats() -> Iterator[Cheat]:
     )  # fmt: skip
     yield Cheat(
         "nothing_to_count", "Where counters are read nothing is computed, and so little is counted.",
-        14, GATES, ((SLOT, f"        if (sizes.S_q == 512 && sizes.S_k == 512) break;\n{SLOT}"),),
+        14, GATES, ((SLOT, f"{WAITS_ALONE}{SLOT}"),),
     )  # fmt: skip
     yield Cheat(
         "pin_that_never_runs", "Registers are pinned under a condition that never holds.", 14, CUBIN,
