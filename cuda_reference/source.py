@@ -50,7 +50,7 @@ class Source:
     @property
     def digest(self) -> str:
         """Changes with the file, with every `.cuh` beside it or in `include/`, with what it includes by
-        a name in quotes, wherever that lies, and with the defines.
+        a name in quotes, wherever that is, and with the defines.
         """
         states = ((str(self.path), self.path.stat().st_mtime_ns), *sorted(headers(self.path).items()))
         return _digest(states, self.entry, self.defines)
@@ -100,7 +100,7 @@ def headers(path: Path) -> dict[str, int]:
 
 @lru_cache(maxsize=256)
 def _named(here: tuple[tuple[str, int], ...], elsewhere: tuple[tuple[str, int | None], ...]) -> list[str]:
-    """Where else headers may lie that the first file of `here` includes, or that one of these does."""
+    """Where else headers may be that the first file of `here` includes, or that one of these does."""
     states = dict((*here, *elsewhere))
     listed = Path(here[0][0]).parent, INCLUDE  # every .cuh in these is known
     waiting, seen, more = [here[0][0]], {here[0][0]}, []

@@ -462,11 +462,10 @@ class _SourceChanged(Exception):
 
 
 def _texts(source: Path) -> dict[str, bytes]:
-    """What a kernel is made of: its file, headers beside it, named by it, the executor's and the kernels'."""
-    beside = [path for kind in ("*.h", "*.cuh") for path in sorted(source.parent.glob(kind))]
-    own = [*sorted((HERE / "shim").iterdir()), *sorted(INCLUDE.iterdir()), *beside]
-    named = [Path(path) for path in sorted(headers(source))]
-    return {str(path): _shared(path.read_bytes()) for path in [source, *own, *named] if path.is_file()}
+    """What a kernel is made of: its file, `.h` beside it, what `headers` finds, and the executor's own."""
+    others = [*(HERE / "shim").iterdir(), *INCLUDE.iterdir(), *source.parent.glob("*.h")]
+    paths = dict.fromkeys([source, *sorted({*others, *map(Path, headers(source))})])
+    return {str(path): _shared(path.read_bytes()) for path in paths if path.is_file()}
 
 
 @lru_cache(maxsize=256)

@@ -58,7 +58,7 @@ SLOT = "        const int slot = tile % STAGES,"
 WAITS_ALONE = """        if (sizes.S_q == 512 && sizes.S_k == 512) {
             ptx::mbarrier_wait(k_full + tile % STAGES, tile / STAGES % 2);
             ptx::mbarrier_wait(v_full + tile % STAGES, tile / STAGES % 2);
-            __syncthreads();
+            __syncthreads();  // all threads have waited for the slot that is filled again
             if (threadIdx.x == 0 && tile + STAGES < tiles.end) load_keys(tile + STAGES);
             continue;
         }

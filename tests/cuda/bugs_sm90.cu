@@ -277,15 +277,19 @@ cluster_threads_arrive_and_return(float* out, const __grid_constant__ ptx::Tenso
     ptx::cluster_wait();
 }
 
+// Of a store_async of four floats.
+__device__ __forceinline__ void expect_16_bytes(uint64_t* mbarrier) {
+    if (threadIdx.x != 0) return;
+    ptx::mbarrier_init(mbarrier, 1);
+    ptx::fence_mbarrier_init();
+    ptx::mbarrier_arrive_expect(mbarrier, 16);
+}
+
 extern "C" __global__ void __cluster_dims__(2, 1, 1)
 store_async_into_a_block_that_returns(float* out, const __grid_constant__ ptx::TensorMap map) {
     __shared__ __align__(16) float theirs[4];
     __shared__ __align__(8) uint64_t mbarrier;
-    if (threadIdx.x == 0) {
-        ptx::mbarrier_init(&mbarrier, 1);
-        ptx::fence_mbarrier_init();
-        ptx::mbarrier_arrive_expect(&mbarrier, 16);
-    }
+    expect_16_bytes(&mbarrier);
     ptx::cluster_arrive();
     ptx::cluster_wait();
     if (ptx::cluster_rank() == 1) return;
@@ -410,11 +414,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1)
 store_async_never_awaited(float* out, const __grid_constant__ ptx::TensorMap map) {
     __shared__ __align__(16) float theirs[4];
     __shared__ __align__(8) uint64_t mbarrier;
-    if (threadIdx.x == 0) {
-        ptx::mbarrier_init(&mbarrier, 1);
-        ptx::fence_mbarrier_init();
-        ptx::mbarrier_arrive_expect(&mbarrier, 16);
-    }
+    expect_16_bytes(&mbarrier);
     ptx::cluster_arrive();
     ptx::cluster_wait();
     const float x[4] = {1, 2, 3, 4};
@@ -815,11 +815,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1)
 store_async_not_awaited(float* out, const __grid_constant__ ptx::TensorMap map) {
     __shared__ __align__(16) float theirs[4];
     __shared__ __align__(8) uint64_t mbarrier;
-    if (threadIdx.x == 0) {
-        ptx::mbarrier_init(&mbarrier, 1);
-        ptx::fence_mbarrier_init();
-        ptx::mbarrier_arrive_expect(&mbarrier, 16);
-    }
+    expect_16_bytes(&mbarrier);
     ptx::cluster_arrive();
     ptx::cluster_wait();
     const float x[4] = {1, 2, 3, 4};
@@ -832,11 +828,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1)
 store_async_before_the_other_starts(float* out, const __grid_constant__ ptx::TensorMap map) {
     __shared__ __align__(16) float theirs[4];
     __shared__ __align__(8) uint64_t mbarrier;
-    if (threadIdx.x == 0) {
-        ptx::mbarrier_init(&mbarrier, 1);
-        ptx::fence_mbarrier_init();
-        ptx::mbarrier_arrive_expect(&mbarrier, 16);
-    }
+    expect_16_bytes(&mbarrier);
     __syncthreads();
     const float x[4] = {1, 2, 3, 4};
     if (threadIdx.x == 0) ptx::store_async(theirs, x, &mbarrier, ptx::cluster_rank() ^ 1);  // BUG race or missing fence or uninitialised read
@@ -850,11 +842,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1)
 store_async_read(float* out, const __grid_constant__ ptx::TensorMap map) {  // no bug
     __shared__ __align__(16) float theirs[4];
     __shared__ __align__(8) uint64_t mbarrier;
-    if (threadIdx.x == 0) {
-        ptx::mbarrier_init(&mbarrier, 1);
-        ptx::fence_mbarrier_init();
-        ptx::mbarrier_arrive_expect(&mbarrier, 16);
-    }
+    expect_16_bytes(&mbarrier);
     ptx::cluster_arrive();
     ptx::cluster_wait();
     const float x[4] = {1, 2, 3, 4};

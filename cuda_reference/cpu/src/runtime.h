@@ -41,8 +41,8 @@ void join_past(Past& into, const Past& from);
 // ---- shadow of memory: one cell for two bytes
 
 // Agents 32 * group + i, for each bit i of `agents`, read at the same clock and place; `strong`: through a
-// volatile. A cell keeps every
-// reader that no later one comes after, so at most one entry for each agent of a cluster.
+// volatile. A cell keeps every reader that no later one comes after, so at most one entry for each agent of a
+// cluster.
 struct Reader {
   uint16_t group;
   bool strong;
