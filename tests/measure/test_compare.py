@@ -398,7 +398,7 @@ def test_a_wrong_output_exits_1(spoil, capsys, monkeypatch):
         if stream is not None and stream.recording is not None:
             stream.recording.append(lambda: spoil(out))
 
-    monkeypatch.setattr(selection, "select", lambda *names: [replace(LADDER[0], launch=wrong)])
+    monkeypatch.setattr(selection, "select", lambda *names, also=(): [replace(LADDER[0], launch=wrong)])
     assert cli.main(["compare", "1", "--shape", "1x2x9x64", "--rounds", "5"]) == 1
     assert "WRONG" in capsys.readouterr().out
 
@@ -414,7 +414,7 @@ def test_an_output_that_the_graph_does_not_write_is_wrong(capsys, monkeypatch):
         else:
             LADDER[0].launch(problem, out, executor)
 
-    monkeypatch.setattr(selection, "select", lambda *names: [replace(LADDER[0], launch=once)])
+    monkeypatch.setattr(selection, "select", lambda *names, also=(): [replace(LADDER[0], launch=once)])
     assert cli.main(["compare", "1", "--shape", "1x1x9x64", "--rounds", "5"]) == 1
     assert "WRONG NaN" in capsys.readouterr().out
 
@@ -546,7 +546,7 @@ def test_a_wrong_row_of_a_packed_sequence_is_found(spoilt, tmp_path, capsys, mon
             stream.recording.append(lambda: outputs["out"][0, 1, row].fill(0))
 
     monkeypatch.setattr(compare, "registers", lambda *args: None)
-    monkeypatch.setattr(selection, "select", lambda *names: [replace(stage, launch=wrong)])
+    monkeypatch.setattr(selection, "select", lambda *names, also=(): [replace(stage, launch=wrong)])
     assert cli.main(["compare", "5", "--shape", "2x2x5-9x64", "--rounds", "5", "--save", str(tmp_path)]) == 1
     assert "WRONG" in capsys.readouterr().out
 
