@@ -392,7 +392,11 @@ def build_parser() -> argparse.ArgumentParser:
         "roofline",
         "show how long each unit of a GPU needs for each stage, which limits it, and its share of the time",
     )
-    roofline.add_argument("--shape", default="mission", help=f"{SHAPE_HELP}; mission by default")
+    roofline.add_argument(
+        "--shape",
+        default="mission",
+        help=f"{SHAPE_HELP}; also with grouped heads or D_v, 1x32/8x4096x192/128; mission by default",
+    )
     roofline.add_argument("--causal", action="store_true", help="with the causal mask")
     roofline.add_argument(
         "--gpu",

@@ -8,7 +8,7 @@ from flashcore_numba.cli.parser import FEWEST_ROUNDS
 from flashcore_numba.cli.selection import of_one_operation
 from flashcore_numba.core import gpu
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.core.shapes import parse
+from flashcore_numba.core.shapes import parse_any
 from flashcore_numba.core.workload import Workload
 from flashcore_numba.evidence import roofline
 from flashcore_numba.predict.limits import DataSheet
@@ -20,11 +20,15 @@ from flashcore_numba.stages.runs import runs
 def run(args: Namespace) -> int:
     """Print the table. Returns 1 where no run has a row."""
     operation, stages = of_one_operation(args)
-    shape = parse(args.shape)
+    shape = parse_any(args.shape)
+    if shape.shortest is not None:
+        raise ArgumentError(f"--shape {args.shape}: accepted is one length, S, not S-S")
     here = gpu.name() if gpu.available() else None
     target = roofline.source(args.gpu, here)
     if args.save and isinstance(target, DataSheet):
         raise ArgumentError(f"--save {str(args.save)!r}: pictures show measured times, not {target.name}")
+    if args.save and not shape.plain:
+        raise ArgumentError(f"--save {str(args.save)!r}: pictures show shapes BxHxSxD, not {shape}")
     at = runs(stages), shape, args.causal
     with progress_bar() as progress:
         if isinstance(target, DataSheet):
@@ -53,7 +57,7 @@ def _save_roofline(folder: Path, found: roofline.Roofline) -> list[str]:
     """The artifact with this shape alone, and the pictures that it allows; sentences about them."""
     record = found.record or {}
     same = bool(record) and artifact.operation_of(record) == found.operation
-    shape = artifact.find_shape(record, str(found.shape), found.causal) if same else None
+    shape = roofline.measured_at(record, found.shape, found.causal) if same else None
     if shape is None:
         raise ArgumentError(f"--save {str(folder)!r}: {found.about}")
     record = record | {"shapes": [shape]}

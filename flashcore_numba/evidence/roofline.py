@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from cuda_reference.source import Source
 from flashcore_numba.calls import refuse
 from flashcore_numba.checks.forward import operation
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.core.multiprocessors import shared_limit
 from flashcore_numba.core.shapes import Shape, parse
+from flashcore_numba.core.workload import PAGE
 from flashcore_numba.core.wrapping import Idle
 from flashcore_numba.evidence import extracts, profile
 from flashcore_numba.predict import FORMULAS, predict
@@ -102,12 +104,17 @@ class Row:
 
 
 class _Launches(Idle):
-    """An executor that runs nothing and counts the launches."""
+    """An executor that runs nothing and counts the launches.
+
+    wgmma: whether a file of a kernel launched speaks of wgmma, as those that use it do.
+    """
 
     count = 0
+    wgmma = False
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         self.count += 1
+        self.wgmma |= isinstance(kernel, Source) and "wgmma" in kernel.text()
 
 
 def _row(
@@ -124,7 +131,7 @@ def _row(
         l1_bytes = (sectors - traffic.async_sectors) * SECTOR + wavefronts * WAVEFRONT
         l2_bytes = (sectors + traffic.global_atomic_sectors) * SECTOR if l2 is None else l2
     multiplies = SPLIT.get(run.stage.name, {run.unit: 1.0})
-    mma_sync = run.stage.compute_capability < WGMMA
+    mma_sync = not executor.wgmma
     if mma_sync and ceilings.mma_sync_tflops:
         ceilings = replace(ceilings, tensor_tflops=ceilings.mma_sync_tflops)
     return Row(
@@ -158,9 +165,7 @@ def _rows(
     room = shared_limit(capability)
     found, refused = [], []
     for run in chosen:
-        lacks = run.stage.why_not_on(capability)
-        lacks = lacks or run.stage.why_not_in(room, shape.head_dim, run.variant)
-        if lacks:
+        if lacks := run.stage.why_not_on(capability):
             refused.append(f"{run.label}: {lacks}")
             continue
         problem = stand_in_for(run.stage, shape, causal)
@@ -168,6 +173,9 @@ def _rows(
             refuse(run.stage, problem)
         except UnsupportedError as error:
             refused.append(f"{run.label}: {error}")
+            continue
+        if lacks := run.stage.why_not_in(room, shape.head_dim, run.variant):
+            refused.append(f"{run.label}: {lacks}")
             continue
         kernels = (profile.find(run, extract) or {"kernels": []})["kernels"]
         l2 = [kernel["l2_bytes"] for kernel in kernels]
@@ -255,13 +263,15 @@ class Roofline:
             "DRAM: inputs and outputs once, which a warm L2 may save.",
         ]
         tensor = [row for row in self.rows if "tensor" in row.units_us]
-        slower = [row.label for row in tensor if row.mma_sync]
+        slower = [row for row in tensor if row.mma_sync]
         if self.ceilings.mma_sync_tflops and slower:
             which = f" before stage {WGMMA_FROM}"
-            if self.operation != artifacts.FORWARD:
-                which = f" of {', '.join(dict.fromkeys(label.split()[0] for label in slower))}"
             if len(slower) == len(tensor):
                 which = ""
+            elif self.operation != artifacts.FORWARD:
+                faster = {_stage(row) for row in tensor if not row.mma_sync}
+                named = [_stage(row) if _stage(row) not in faster else row.label for row in slower]
+                which = f" of {', '.join(dict.fromkeys(named))}"
             sentences.append(f"Tensor cores{which}: as fast as mma.sync drives them.")
         if any(row.gpu_us for row in self.rows):
             sentences.append(
@@ -275,6 +285,10 @@ class Roofline:
                 "Blocks per SM: of each kernel, with its share of the warps and what allows no more."
             )
         return " ".join(sentences)
+
+
+def _stage(row: Row) -> str:
+    return row.label.split()[0]
 
 
 def _unit(row: Row, unit: str) -> str:
@@ -324,8 +338,7 @@ def _names(recorded: Sequence[str]) -> str:
 
 def is_recorded(gpu: str, operation: str, shape: Shape, causal: bool) -> bool:
     """Whether an artifact of this GPU has times of an operation at this shape."""
-    records = artifacts.recorded(operation=operation)
-    return any(_times(record, shape, causal) for _, record in records if _on(record, gpu))
+    return any(_times(record, shape, causal) for record in _records(gpu, operation, shape))
 
 
 def of_record(
@@ -342,7 +355,7 @@ def of_record(
     if record is None:
         # Of the forward pass too: where nothing else was measured it has the ceilings.
         names = dict.fromkeys((of, artifacts.FORWARD))
-        own = [found for name in names for _, found in artifacts.recorded(operation=name) if _on(found, gpu)]
+        own = [found for name in names for found in _records(gpu, name, shape)]
         record = max(
             own,
             key=lambda found: (
@@ -369,19 +382,37 @@ def of_record(
     return Roofline(of, gpu, shape, causal, ceilings, about, found, refused, record)
 
 
-def _on(record: Mapping[str, Any], gpu: str) -> bool:
-    return record["gpu"]["name"] == gpu
+def _records(gpu: str, operation: str, shape: Shape) -> list[dict[str, Any]]:
+    """Of an operation on a GPU, those that may have times of the shape."""
+    if shape.plain:
+        found = artifacts.recorded(operation=operation)
+    else:
+        whole = artifacts.recorded_whole()
+        found = [pair for pair in whole if artifacts.operation_of(pair[1]) == operation]
+    return [record for _, record in found if record["gpu"]["name"] == gpu]
+
+
+def measured_at(record: dict[str, Any], shape: Shape, causal: bool) -> dict[str, Any] | None:
+    """The results in float16 without features, and of a cache with pages of the usual size, or None."""
+    wanted = artifacts.shape_key({"shape": str(shape), "causal": causal})
+    for each in record["shapes"]:
+        features = dict(each.get("features", {}))
+        if features.get("page") == PAGE:
+            del features["page"]
+        if artifacts.shape_key(each | {"features": features}) == wanted:
+            return each
+    return None
 
 
 def _times(record: dict[str, Any], shape: Shape, causal: bool) -> dict[str, float]:
     """Microseconds by label."""
-    found = artifacts.find_shape(record, str(shape), causal)
+    found = measured_at(record, shape, causal)
     return {e["label"]: e["gpu_us"]["p50"] for e in found["entries"]} if found else {}
 
 
 def _throttled(record: dict[str, Any], shape: Shape, causal: bool) -> set[str]:
     """Labels of the entries whose clocks were held back."""
-    found = artifacts.find_shape(record, str(shape), causal)
+    found = measured_at(record, shape, causal)
     return {e["label"] for e in found["entries"] if e["throttled"]} if found else set()
 
 

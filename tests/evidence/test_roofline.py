@@ -119,6 +119,59 @@ def test_the_tensor_cores_of_a_stage_without_wgmma_are_as_fast_as_mma_sync(saved
     assert found.units_us["tensor"] == pytest.approx(found.flops / 600e12 * 1e6)
 
 
+@pytest.mark.parametrize(
+    ("of", "without"),
+    [
+        ("12-16", {"12 mma_sync", "13 split_kv"}),
+        (
+            "decode",
+            {"decode/cluster", "decode/cluster rows", "decode/even", "decode/split", "decode/split rows"},
+        ),
+        ("backward", {"backward/mma_sync"}),
+        ("fp8", set()),
+        ("epilogue", set()),
+    ],
+)
+def test_the_kernels_launched_tell_who_uses_wgmma(of, without):
+    """A cluster of decoding has tiles of both kinds."""
+    chosen = runs(branches.select(*(select(of) if of[0].isdigit() else [of])))
+    found = roofline.of_data_sheet(source("H100"), chosen, Shape(1, 8, 512, 64, kv_heads=8), False).rows
+    slower = {row.label for row in found if "tensor" in row.units_us and row.mma_sync}
+    shown = {run.label for run in chosen if run.is_default or run.variant in ("rows", "wide")}
+    assert slower & shown == without
+
+
+def test_a_stage_with_tiles_of_both_kinds_is_named_by_its_runs(saved):
+    saved()
+    found = roofline.of_record("Imaginary GPU", runs(branches.select("decode")), MISSION, True)
+    assert "Tensor cores of decode/split, decode/cluster overlapped, decode/cluster rows, " in _text(found)
+
+
+def test_grouped_heads_have_their_own_times(saved):
+    """Pages of the usual size are what a cache has where nothing is said; others are another measurement."""
+    record, grouped = saved(), Shape(2, 8, 512, 64, kv_heads=2)
+    (plain,) = record["shapes"]
+    chosen = runs(select("5-6"))
+    for us, features in ((1000.0, {"page": "contiguous"}), (500.0, {"page": 16}), (700.0, {"softcap": 5.0})):
+        entries = [e | {"gpu_us": {**e["gpu_us"], "p50": us}} for e in plain["entries"]]
+        record["shapes"].append(plain | {"shape": str(grouped), "features": features, "entries": entries})
+    rows = roofline.of_record("Imaginary GPU", chosen, grouped, False, record).rows
+    assert {row.gpu_us for row in rows} - {None} == {500.0}
+    alone = roofline.of_record("Imaginary GPU", chosen, MISSION, False, record).rows
+    read = {name: {row.label: row.units_us[name] for row in rows} for name in ("fp32", "dram")}
+    for row in alone:
+        assert read["fp32"][row.label] == pytest.approx(2 * row.units_us["fp32"])
+        assert read["dram"][row.label] == pytest.approx(2 * row.units_us["dram"] * (2 + 2 / 4) / 4)
+        assert row.gpu_us != 500.0
+
+
+def test_recorded_times_of_grouped_heads_are_found() -> None:
+    shape, chosen = Shape(1, 64, 8192, 128, kv_heads=8), runs(branches.select("decode"))
+    assert roofline.is_recorded("NVIDIA H200", "decode", shape, True)
+    rows = {row.label: row for row in roofline.of_record("NVIDIA H200", chosen, shape, True).rows}
+    assert 0.5 < rows["decode/cluster"].share < 1.05 and rows["decode/cluster"].limiter == "dram"
+
+
 def test_times_that_were_throttled_are_told(saved):
     record = saved()
     assert "Throttled" not in roofline.of_record("Imaginary GPU", runs(select("5-6")), MISSION, False).about
@@ -281,6 +334,12 @@ def test_the_command(saved, recorded, capsys, tmp_path):
     assert "pictures show measured times, not NVIDIA A100" in capsys.readouterr().err
     assert cli.main(["roofline", "7", "--shape", "1x1x64x128"]) == 1
     assert "07 wmma_qk" in capsys.readouterr().out
+    assert cli.main(["roofline", "5", "--shape", "1x4/2x64x64", "--save", str(tmp_path)]) == 2
+    assert "pictures show shapes BxHxSxD, not 1x4/2x64x64" in capsys.readouterr().err
+    assert cli.main(["roofline", "--shape", "2x4/2x64-128x64"]) == 2
+    assert "accepted is one length, S, not S-S" in capsys.readouterr().err
+    assert cli.main(["roofline", "--shape", "1x2x64x192/128"]) == 0
+    assert "11 warp_specialized 3: stage 11 warp_specialized does not serve" in capsys.readouterr().out
 
 
 def test_a_kernel_that_no_sm_has_room_for_has_no_row():
