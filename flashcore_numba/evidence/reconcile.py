@@ -215,10 +215,13 @@ def where(
     """Where the measured column comes from; without one, where there is one. shown: the runs that a table
     has, None is all.
     """
+    shown = None if shown is None else [*shown]
     labels = None if shown is None else {run.label for run in shown}
     if extract is None:
         shapes = [f"{e['shape']}{' causal' if e['causal'] else ''}" for e in extracts.recorded()]
         return f"not at {shape}{' causal' if causal else ''}, but at {', '.join(shapes) or 'no shape'}"
+    if shown and not any(measured(run, extract)[0] for run in shown):
+        return "none of these"
     notes: dict[str, list[str]] = {}
     for run in extract["runs"]:
         label = Run(find_stage(run["stage"]), run["variant"]).label

@@ -423,7 +423,7 @@ def _all_or(some: set[str], every: set[str]) -> str:
 def of_data_sheet(
     sheet: DataSheet, chosen: Sequence[Run], shape: Shape, causal: bool, progress: Progress | None = None
 ) -> Roofline:
-    """Of a GPU that nobody measured: what its data sheet allows, and how many blocks an SM holds."""
+    """Of a GPU without a run of the ladder: what its data sheet allows, and how many blocks an SM holds."""
     ceilings = sheet.ceilings()
     capability = sheet.compute_capability
     found, refused = _rows(chosen, shape, causal, ceilings, sheet.sm_count, {}, sheet.name, capability)
@@ -438,5 +438,5 @@ def of_data_sheet(
         kernels = registers(run, like(run.stage, problem), capability, sheet.sm_count)
         held = [of_kernel(capability, kernel) for kernel in kernels or []]
         found[k] = replace(row, occupancy=[each for each in held if each] or None)
-    of, about = operation(chosen[0].stage).name, "Nothing was measured on this GPU."
+    of, about = operation(chosen[0].stage).name, "No run of the ladder is recorded for this GPU."
     return Roofline(of, sheet.name, shape, causal, ceilings, about, found, refused)

@@ -299,6 +299,14 @@ def test_runs_that_were_not_measured_again_stay_with_their_date(tmp_path):
     assert "09 async_copy measured on 2001-02-03, commit cccccccccc" in reconcile.where(extract, None, None)
 
 
+def test_what_was_not_measured_is_not_said_to_be():
+    """`reconcile epilogue` has the shape of an extract that says nothing of its runs."""
+    extract = make_extract()
+    assert reconcile.where(extract, None, None, [Run(find(3), None)]).startswith(extract["gpu"])
+    assert reconcile.where(extract, None, None, [Run(find(9), None)]) == "none of these"
+    assert reconcile.where(extract, None, None, [Run(find(9), None), Run(find(3), None)]) != "none of these"
+
+
 def test_a_profile_gives_every_figure_a_value_and_a_meaning():
     extract = make_extract()
     rows = profile.rows(profile.find(Run(find(3), None), extract))

@@ -294,6 +294,8 @@ def test_a_data_sheet_gives_no_time_and_the_blocks_of_an_sm():
     (held,) = small.occupancy
     assert (held.blocks, held.held_by) == (1, "shared memory")
     assert "from data sheets, not measured" in _text(found)
+    # Of an H100 there are runs of features and of decoding, and its data sheet is shown all the same.
+    assert found.about == "No run of the ladder is recorded for this GPU."
 
 
 @pytest.mark.long

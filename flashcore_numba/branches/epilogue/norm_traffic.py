@@ -36,7 +36,11 @@ def _messages(p: Any, cluster: int) -> Traffic:
         read += STATE_READ + sums // 2
     shares = p.heads * cluster * WARPGROUPS
     read += WAVEFRONTS * ceil_div(shares, 4)
-    return Traffic(shared_store_wavefronts=STATE_STORED + sums, shared_load_wavefronts=read)
+    # Two shares that are left over are read by half of the lanes, in as many wavefronts as four.
+    conflicts = WAVEFRONTS // 2 if shares % 4 else 0
+    return Traffic(
+        shared_store_wavefronts=STATE_STORED + sums, shared_load_wavefronts=read, bank_conflicts=conflicts
+    )
 
 
 def _rows(p: Any, rows: int) -> Traffic:

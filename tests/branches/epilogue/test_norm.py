@@ -99,10 +99,10 @@ COUNTED = [(variant, d) for variant in ("norm", "two_blocks") for d in STAGE.hea
 @pytest.mark.parametrize(("variant", "d"), COUNTED)
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_the_formula_is_what_is_counted(variant, d, causal, rng):
-    rows, keys, heads = (int(n) for n in rng.integers(1, (80, 500, 4)))
+    rows, keys, heads, group = (int(n) for n in rng.integers(1, (80, 500, 4, 3)))
     options = {name: bool(rng.integers(2)) for name in ("bias", "residual")}
     norm = str(rng.choice(["layer", "rms"]))
-    x = drawn(rng, 1, 2 * heads, rows, keys, d, 2, causal=causal, norm=norm, **options)
+    x = drawn(rng, 1, group * heads, rows, keys, d, heads, causal=causal, norm=norm, **options)
     problem, executor = x.problem(x.arrays), Simulator(races=False)
     STAGE.run(problem, executor, variant, optional=False)
     (launch,) = executor.launches
