@@ -29,7 +29,7 @@ class Access(NamedTuple):
     epoch: np.ndarray
     width: int
     memory: Any
-    value: Any = None  # what a narrow store wrote
+    value: Any = None  # what a store wrote; of a wide one a tuple
     fenced: bool = False  # a load by blocks that have executed threadfence, or one after waiting for others
     counted: bool = True  # False for a part of an access that is counted as a whole
 
@@ -434,7 +434,7 @@ class Accesses(LaneSet):
     # Wide accesses (flashcore_numba.wide)
 
     def _wide_address(
-        self, array: Any, index: Any, site: int, op: int, width: int, dtype: str
+        self, array: Any, index: Any, site: int, op: int, width: int, dtype: str, values: tuple | None = None
     ) -> tuple[Value, Memory]:
         index = _as_tuple(index)
         if type(array) is not View:
@@ -465,7 +465,7 @@ class Accesses(LaneSet):
             )
             self.launch.problem("misaligned", site, None, text, array=memory.name)
         if self.launch.counting:
-            self.record(memory, site, op, element, width)
+            self.record(memory, site, op, element, width, values)
         return element, memory
 
     def wide_load(self, width: int, dtype: str, site: int, array: Any, index: Any) -> Value:
@@ -483,7 +483,7 @@ class Accesses(LaneSet):
         if type(array) is Choice:
             self.each_part(array, lambda part: self.wide_store(width, dtype, site, part, index, *values))
             return
-        element, memory = self._wide_address(array, index, site, STORE, width, dtype)
+        element, memory = self._wide_address(array, index, site, STORE, width, dtype, values)
         for k, value in enumerate(values):
             self._write(memory, element + k, value, site)
 

@@ -1,4 +1,4 @@
-"""Warp instructions: what a shuffle's distance means, and parts of a warp that meet with masks of their own."""
+"""Warp instructions: what a shuffle's distance means, and parts of a warp with masks of their own."""
 
 import numpy as np
 import pytest

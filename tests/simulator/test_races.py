@@ -1,0 +1,111 @@
+"""Races that hide behind values that look alike, and stores that are alike and no race."""
+
+import math
+
+import numpy as np
+import pytest
+from numba import cuda, float32, int32
+
+from flashcore_numba.simulator import simulate
+from flashcore_numba.wide import store4
+
+from .test_bugs import ORDERS
+
+
+@cuda.jit
+def large_integers(x):
+    t = cuda.threadIdx.x
+    if t % 32 == 0:
+        x[0] = 2**60 + t  # as float64 they are equal
+
+
+@cuda.jit
+def the_same_large_integer(x):
+    x[0] = 2**60 + 1
+
+
+@cuda.jit
+def a_float_and_an_integer(x):
+    """1.0 and 1 in the same four bytes of dynamic shared memory."""
+    floats, words = cuda.shared.array(0, float32), cuda.shared.array(0, int32)
+    t = cuda.threadIdx.x
+    if t == 0:
+        floats[0] = 1.0
+    if t == 33:
+        words[0] = 1
+    cuda.syncthreads()
+    x[t] = words[0]
+
+
+@cuda.jit
+def a_float_and_its_bits(x):
+    floats, words = cuda.shared.array(0, float32), cuda.shared.array(0, int32)
+    t = cuda.threadIdx.x
+    if t == 0:
+        floats[0] = 1.0
+    if t == 33:
+        words[0] = 0x3F800000
+    cuda.syncthreads()
+    x[t] = words[0]
+
+
+@cuda.jit
+def wide_stores(x):
+    s = cuda.shared.array(32, float32, 16)
+    t = cuda.threadIdx.x
+    store4(s, 4 * (t % 8), 1.0, 2.0, 3.0, t // 8)
+    cuda.syncthreads()
+    x[t] = s[0]
+
+
+@cuda.jit
+def equal_wide_stores(x):
+    s = cuda.shared.array(32, float32, 16)
+    t = cuda.threadIdx.x
+    store4(s, 4 * (t % 8), 1.0, 2.0, 3.0, t % 8)
+    cuda.syncthreads()
+    x[t] = s[0]
+
+
+@cuda.jit
+def not_a_number_by_all(x):
+    s = cuda.shared.array(1, float32)
+    s[0] = math.nan
+    cuda.syncthreads()
+    x[cuda.threadIdx.x] = 1 if math.isnan(s[0]) else 0
+
+
+@cuda.jit
+def complex_by_all(x, z):
+    z[0] = 1 + 2j
+    cuda.syncthreads()
+    x[cuda.threadIdx.x] = z[0].imag
+
+
+@cuda.jit
+def two_complex(x, z):
+    z[0] = (1 + 2j) * (cuda.threadIdx.x // 32)
+
+
+RACING = [large_integers, a_float_and_an_integer, wide_stores, two_complex]
+ALIKE = [the_same_large_integer, a_float_and_its_bits, equal_wide_stores, not_a_number_by_all, complex_by_all]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("kernel", RACING + ALIKE, ids=lambda kernel: kernel.py_func.__name__)
+def test_stores_of_the_same_bits_are_no_race(kernel, order):
+    z = [np.zeros(1, np.complex128)] * ("complex" in kernel.py_func.__name__)
+    problems = simulate(kernel, 1, 64, np.zeros(64, np.int64), *z, order=order, shared_bytes=128).problems
+    assert [problem.kind for problem in problems] == (["race"] if kernel in RACING else [])
+
+
+@cuda.jit
+def numbers_of_blocks(x):
+    x[0] = 2**60 + cuda.blockIdx.x
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_blocks_that_store_large_integers(order):
+    (problem,) = simulate(numbers_of_blocks, 2, 32, np.zeros(1, np.int64), order=order).problems
+    assert problem.kind == "race between blocks"
+    assert simulate(the_same_large_integer, 2, 32, np.zeros(1, np.int64), order=order).problems == []
