@@ -320,6 +320,25 @@ def test_atomics(rng):
 
 
 @cuda.jit
+def extremes(x, y):
+    i = cuda.threadIdx.x
+    cuda.atomic.max(y, (0, i), x[i])
+    cuda.atomic.min(y, (1, i), x[i])
+    cuda.atomic.nanmax(y, (2, i), x[i])
+    cuda.atomic.nanmin(y, (3, i), x[i])
+
+
+def test_atomic_extremes_of_what_is_no_number():
+    """max and min keep a NaN in memory, nanmax and nanmin replace it; one as the operand changes nothing."""
+    x, y = np.zeros(32, np.float32), np.full((4, 32), np.nan, np.float32)
+    y[:, 16:], x[8:24] = 1, np.nan
+    run(extremes, x, y)
+    of_numbers = np.where(np.arange(32) < 24, 1, [[1], [0]])[:, 16:]
+    np.testing.assert_array_equal(y[:, 16:], np.tile(of_numbers, (2, 1)))
+    assert np.isnan(y[:2, :16]).all() and (y[2:, :8] == 0).all() and np.isnan(y[2:, 8:16]).all()
+
+
+@cuda.jit
 def warp_functions(x, out):
     i = cuda.threadIdx.x
     lane = cuda.laneid

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from numba import cuda, float32, int8, int32, int64, uint8, uint32, uint64
-from numba.cuda import types
+from numba.cuda import cudadecl, types
 from numba.cuda.descriptor import cuda_target
 
 from flashcore_numba.simulator import Unsupported, simulate
@@ -238,6 +238,48 @@ def test_types_that_numba_refuses(kernel):
     line = kernel.py_func.__code__.co_firstlineno + 2
     with pytest.raises(Unsupported, match=rf"test_types\.py:{line}: the simulator cannot run this line"):
         simulate(kernel, 1, 32, np.ones(32, np.float32))
+
+
+def make_atomic(operation):
+    @cuda.jit
+    def atomic(x):
+        operation(x, 0, x[1])
+
+    return atomic
+
+
+ATOMICS = "add sub max min nanmax nanmin and_ or_ xor exch inc dec".split()
+
+
+@pytest.mark.parametrize("name", ATOMICS)
+def test_arrays_that_numba_has_an_atomic_for(name, numba_type):
+    kernel = make_atomic(getattr(cuda.atomic, name))
+    template = getattr(cudadecl.CudaAtomicTemplate, f"resolve_{name}")(None, None)
+    for kind in NUMBERS:
+        element = types.boolean if kind == "bool" else getattr(types, kind)
+        operands = types.Array(element, 1, "C"), types.intp, element
+        try:
+            known = cuda_target.typing_context.resolve_function_type(template, operands, {}) is not None
+        except Exception:
+            known = False
+        x = np.ones(2, kind)
+        if known:
+            simulate(kernel, 1, 1, x).check()
+        else:
+            with pytest.raises(Unsupported, match=rf"Numba has no atomic\.{name} for {kind}"):
+                simulate(kernel, 1, 1, x)
+
+
+@cuda.jit
+def swaps(x):
+    cuda.atomic.cas(x, 0, 0, 1)
+
+
+def test_compare_and_swap_is_for_integers():
+    simulate(swaps, 1, 32, np.zeros(1, np.uint64)).check()
+    for kind in ("float32", "int8"):
+        with pytest.raises(Unsupported, match=f"Numba has no atomic.cas for {kind}"):
+            simulate(swaps, 1, 32, np.zeros(1, kind))
 
 
 # One type for a variable over all paths, also over those that no thread takes
