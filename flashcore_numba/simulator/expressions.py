@@ -34,7 +34,7 @@ COMPARE = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq
 
 COUNTED = {"add", "subtract", "multiply", "divide"}
 
-PURE = {*BINARY.values(), *UNARY.values(), *COMPARE.values(), "logic"}
+PURE = {*BINARY.values(), *UNARY.values(), *COMPARE.values(), "logic", "attribute"}
 """Methods that neither touch memory nor report; with a site the first of them count and may report."""
 
 
@@ -178,8 +178,12 @@ class Expressions(Names):
                 )
         self.program.shuffles |= path.startswith("shfl")
         self.program.collectives |= path.endswith("_sync") or path in ("syncwarp", "activemask")
-        site = ast.Constant(self.site(node, text))
-        new = ast.Call(self.cuda_path(node, path), [site, *args], keywords)
+        number = self.site(node, text)
+        if path == "shared.array":
+            self.shared_arrays += 1
+            self.program.shared_arrays[number] = self.function, self.shared_arrays
+            keywords = [*keywords, ast.keyword("frame", load_name("_f"))]
+        new = ast.Call(self.cuda_path(node, path), [ast.Constant(number), *args], keywords)
         if self.program.yields and path in BARRIERS:
             self.is_generator = True
             return ast.Yield(new)

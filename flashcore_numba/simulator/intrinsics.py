@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from flashcore_numba.simulator.atomics import Atomics
+from flashcore_numba.simulator.control import Frame
 from flashcore_numba.simulator.memory import LocalArray, View
 from flashcore_numba.simulator.problems import Line
 from flashcore_numba.simulator.rules import DIVISION, Value, char_of, convert, plain, strong
@@ -96,11 +97,18 @@ class CudaModule:
     # Memory
 
     def _shared_array(
-        self, site: int, shape: int | tuple[int, ...], dtype: Any, alignment: int | None = None
+        self,
+        site: int,
+        shape: int | tuple[int, ...],
+        dtype: Any,
+        alignment: int | None = None,
+        *,
+        frame: Frame,
     ) -> View:
         wanted = shape if isinstance(shape, tuple) else (shape,)
         static = math.prod(wanted) > 0
-        memory, extents = self.lanes.group.shared_memory(site, wanted, as_dtype(dtype))
+        compiled = self.lanes.specialisation(frame)
+        memory, extents = self.lanes.group.shared_memory(site, wanted, as_dtype(dtype), compiled)
         if static:  # the dynamic pool starts at a multiple of 16 bytes, Numba's static arrays where they may
             memory.alignment = alignment or memory.itemsize
         several = len(self.lanes.group.blocks) > 1
@@ -276,10 +284,10 @@ class CudaModule:
         An integer cannot say so: it gets arbitrary bits, and the launch finds out what depends on them.
         """
         lanes = self.lanes
-        absent = np.zeros(source.shape, bool)
+        missing = np.zeros(source.shape, bool)
         for group in groups:
-            absent |= group & ~np.take_along_axis(group, source, 1)
-        absent = absent.ravel()
+            missing |= group & ~np.take_along_axis(group, source, 1)
+        absent = missing.ravel()
         if not absent.any():
             return shuffled
         if shuffled.dtype.kind != "f":

@@ -342,13 +342,18 @@ class Lanes(Accesses, Arithmetic):
     # Calls
 
     def frame(self, point: int, arguments: tuple) -> Frame:
-        frame = Frame(self.mask, self.scope, point, self.context)
+        frame = Frame(self.mask, self.scope, point, self.context, arguments)
         self.scope = self.mask
         if self.top is None:
             self.top = frame
         elif self.types:
             self.context = self.context, point, kinds_of(arguments)
         return frame
+
+    @staticmethod
+    def specialisation(frame: Frame) -> tuple:
+        """What tells the compiled function of this call from others of the same source."""
+        return kinds_of(frame.arguments)
 
     def return_(self, frame: Frame, value: Value, given: bool = False) -> None:
         if isinstance(value, ARRAYS) and not given:

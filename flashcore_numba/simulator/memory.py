@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from flashcore_numba.simulator.rules import Value
 
-GLOBAL, SHARED = "global", "shared"
+GLOBAL, SHARED, CONSTANT = "global", "shared", "constant"
 
 
 class Allocation:
@@ -106,6 +106,18 @@ class View:
             return self
         offset = np.where(lanes, other.offset, self.offset)
         return View(self.memory, offset, self.shape, self.strides, self.is_part)
+
+
+def constants(value: Any) -> Any:
+    """A global array as the kernel has it, which Numba freezes when it compiles; in tuples, too."""
+    if isinstance(value, tuple) and any(isinstance(item, np.ndarray | tuple) for item in value):
+        return tuple(map(constants, value))
+    if not isinstance(value, np.ndarray):
+        return value
+    flat = np.array(value, order="C").ravel()
+    flat.flags.writeable = False
+    allocation = Allocation("constant array", CONSTANT, flat.nbytes, max(flat.itemsize, flat.nbytes))
+    return View(Memory(allocation, flat), 0, value.shape)
 
 
 class FromEnd(int):

@@ -46,6 +46,7 @@ class Program:
         self.waits = False  # has a loop that may wait for other threads
         self.types: dict[tuple, Any] = {}  # by the arguments' types: what typist.infer found
         self.array_names: dict[int, str] = {}  # site of cuda.shared.array(...) -> the variable's name
+        self.shared_arrays: dict[int, tuple] = {}  # the same site -> the function and which of its arrays
         self.functions: dict[tuple[FunctionType, Site | None], VectorFunction] = {}
         self.entry: FunctionType | None = None  # the kernel itself
         # Functions being rewritten, and who calls them.

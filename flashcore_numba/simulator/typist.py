@@ -256,7 +256,7 @@ class Typist(Lanes):
     # Calls
 
     def frame(self, point: int, arguments: tuple) -> Frame:
-        frame = Frame(self.returned, None, point, self.context)
+        frame = Frame(self.returned, None, point, self.context, arguments)
         if self.top is None:
             self.top = frame
         else:
@@ -288,8 +288,6 @@ class Typist(Lanes):
         return self.load(array, index[0] if len(index) == 1 else index, site)
 
     def load(self, array: Any, index: Any, site: int) -> Value:
-        if type(array) is np.ndarray:
-            array = Sketch(array.dtype, array.ndim)
         if isinstance(array, ARRAYS):
             left = array.ndim - (len(index) if type(index) is tuple else 1)
             return Sketch(array.dtype, left) if left else _empty(array.dtype.char)
@@ -350,7 +348,7 @@ class Names(CudaModule):
     gridsize = grid
 
     def _shared_array(
-        self, site: int, shape: int | tuple[int, ...], dtype: Any, alignment: int | None = None
+        self, site: int, shape: int | tuple[int, ...], dtype: Any, alignment: int | None = None, **_: Any
     ) -> Any:
         return Sketch(as_dtype(dtype), len(shape) if isinstance(shape, tuple) else 1)
 

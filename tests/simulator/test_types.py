@@ -233,7 +233,33 @@ def mixed_choice(x):
     x[0] = cuda.selp(x[0] > 0, x[0], 0.0)
 
 
-@pytest.mark.parametrize("kernel", [float_index, float_bits, unsigned_shuffle, truth_shuffle, mixed_choice])
+@cuda.jit
+def number_with_an_index(x):
+    x[1] = x[cuda.threadIdx.x][0]
+
+
+@cuda.jit
+def number_with_a_length(x):
+    x[1] = len(x[cuda.threadIdx.x])
+
+
+@cuda.jit
+def number_with_a_shape(x):
+    x[1] = x[cuda.threadIdx.x].shape[0]
+
+
+@cuda.jit
+def number_with_a_size(x):
+    x[1] = x[cuda.threadIdx.x].size
+
+
+NUMBERS_AS_ARRAYS = [number_with_an_index, number_with_a_length, number_with_a_shape, number_with_a_size]
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [float_index, float_bits, unsigned_shuffle, truth_shuffle, mixed_choice, *NUMBERS_AS_ARRAYS],
+)
 def test_types_that_numba_refuses(kernel):
     line = kernel.py_func.__code__.co_firstlineno + 2
     with pytest.raises(Unsupported, match=rf"test_types\.py:{line}: the simulator cannot run this line"):
@@ -248,7 +274,7 @@ def make_atomic(operation):
     return atomic
 
 
-ATOMICS = "add sub max min nanmax nanmin and_ or_ xor exch inc dec".split()
+ATOMICS = ["add", "sub", "max", "min", "nanmax", "nanmin", "and_", "or_", "xor", "exch", "inc", "dec"]
 
 
 @pytest.mark.parametrize("name", ATOMICS)
