@@ -39,7 +39,7 @@ class Access(NamedTuple):
     width: int
     memory: Any
     value: Any = None  # what a store wrote; of a wide one a tuple
-    fenced: bool = False  # a load by blocks that have executed threadfence, or one after waiting for others
+    fenced: bool = False  # a load by blocks with a threadfence and an atomic, or one after waiting for others
     counted: bool = True  # False for a part of an access that is counted as a whole
 
 
@@ -179,7 +179,9 @@ class Accesses(LaneSet):
             return
         waited = launch.program.waits and bool(self.acquired[self.active()].all())
         fenced = waited or (
-            op == LOAD and fences is not None and bool(fences[self.block[self.active()]].all())
+            op == LOAD
+            and fences is not None
+            and bool((fences & self.group.signalled)[self.block[self.active()]].all())
         )
         clocks = self.warp_syncs, self.known_syncs, self.epoch
         access = Access(site, op, element, self.mask, self, *clocks, width, memory, value, fenced)

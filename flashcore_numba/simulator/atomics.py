@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.simulator.access import ATOMIC, Accesses
-from flashcore_numba.simulator.memory import Choice
+from flashcore_numba.simulator.memory import GLOBAL, Choice
 from flashcore_numba.simulator.rules import Value, convert
 
 UNSIGNED = "IL"
@@ -89,6 +89,8 @@ class Atomics:
         element, memory = lanes.address(array, index, site), array.memory
         if launch.counting:
             lanes.record(memory, site, ATOMIC, element)
+        if memory.space == GLOBAL:
+            lanes.group.signalled[lanes.block[lanes.active()]] = True
         lanes.check_written(memory, element, site)
         where = np.broadcast_to(element, lanes.n)
         kind = memory.flat.dtype.char

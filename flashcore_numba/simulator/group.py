@@ -22,6 +22,7 @@ class Group:
         self.launch, self.blocks = launch, blocks
         self.scheduled = launch.scheduled
         self.fenced: np.ndarray | None = None  # blocks with a thread that executed threadfence
+        self.signalled = np.zeros(len(blocks), bool)  # and with one that changed global memory atomically
         self.memories: dict = {}
         self.merged: dict = {}  # several shared arrays that one instruction accesses -> one memory
         self.allocations: list[Allocation] = []

@@ -305,7 +305,7 @@ def check_blocks(launch: "Launch", allocation: Allocation, accesses: Sequence[Ac
     """Blocks have no order among themselves: what one writes no other may touch during the launch.
 
     That some are ordered, by `cuda.threadfence` and an atomic, is not followed: what a block reads after it
-    has executed a fence is not checked, nor what a thread touches after it has waited for a flag or a lock.
+    has executed both is not checked, nor what a thread touches after it has waited for a flag or a lock.
     """
     accesses = [access for access in accesses if not access.fenced]
     if np.prod(launch.grid) == 1 or not accesses:

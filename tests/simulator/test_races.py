@@ -9,7 +9,7 @@ from numba import cuda, float32, int32
 from flashcore_numba.simulator import simulate
 from flashcore_numba.wide import store4
 
-from .test_bugs import ORDERS
+from .test_bugs import ORDERS, marked
 
 
 @cuda.jit
@@ -109,3 +109,51 @@ def test_blocks_that_store_large_integers(order):
     (problem,) = simulate(numbers_of_blocks, 2, 32, np.zeros(1, np.int64), order=order).problems
     assert problem.kind == "race between blocks"
     assert simulate(the_same_large_integer, 2, 32, np.zeros(1, np.int64), order=order).problems == []
+
+
+@cuda.jit
+def fence_without_a_signal(x, y, counter):
+    """The fence orders this block's own accesses; nothing says that the other block has stored."""
+    t, b = cuda.threadIdx.x, cuda.blockIdx.x
+    if t == 0:
+        x[b] = b  # first
+        cuda.threadfence()
+        y[b] = x[b ^ 1]  # second
+
+
+@cuda.jit
+def signal_in_shared_memory(x, y, counter):
+    s = cuda.shared.array(1, int32)
+    t, b = cuda.threadIdx.x, cuda.blockIdx.x
+    if t == 0:
+        s[0] = 0
+        x[b] = b  # first
+        cuda.threadfence()
+        cuda.atomic.add(s, 0, 1)
+        y[b] = x[b ^ 1]  # second
+
+
+@cuda.jit
+def last_block(x, y, counter):
+    t, b = cuda.threadIdx.x, cuda.blockIdx.x
+    if t == 0:
+        x[b] = b
+        cuda.threadfence()
+        if cuda.atomic.add(counter, 0, 1) == cuda.gridDim.x - 1:
+            cuda.threadfence()
+            y[0] = x[0] + x[1]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_fence_orders_blocks_only_with_an_atomic_in_global_memory(order):
+    def arguments():
+        return np.zeros(2), np.zeros(2), np.zeros(1, np.int32)
+
+    for kernel in (fence_without_a_signal, signal_in_shared_memory):
+        problems = simulate(kernel, 2, 32, *arguments(), order=order).problems
+        assert {problem.kind for problem in problems} == {"race between blocks"}
+        assert (problems[0].line, problems[0].other_line) == (
+            marked(kernel, "first"),
+            marked(kernel, "second"),
+        )
+    simulate(last_block, 2, 32, *arguments(), order=order).check()
