@@ -85,6 +85,8 @@ class Atomics:
         lanes, launch = self.lanes, self.lanes.launch
         if type(array) is Choice:
             return lanes.each_part(array, lambda part: self.change(site, part, index, update, *operands))
+        if type(index) is tuple and len(index) == 1:
+            raise TypeError("Numba has no atomic operation for a tuple of one index")
         index = index if type(index) is tuple else (index,)
         element, memory = lanes.address(array, index, site), array.memory
         if launch.counting:

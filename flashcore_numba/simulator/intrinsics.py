@@ -11,13 +11,14 @@ from flashcore_numba.simulator.atomics import Atomics
 from flashcore_numba.simulator.control import Frame
 from flashcore_numba.simulator.memory import LocalArray, View
 from flashcore_numba.simulator.problems import Line
-from flashcore_numba.simulator.rules import DIVISION, Value, char_of, convert, plain, strong
+from flashcore_numba.simulator.rules import DIVISION, INTEGERS, Value, char_of, convert, plain, strong
 from flashcore_numba.simulator.vecmath import as_dtype, fused
 
 if TYPE_CHECKING:
     from flashcore_numba.simulator.lanes import Lanes
 
 WARP = 32
+WORDS = "ilIL"  # the integers of 32 and 64 bits
 BITS = np.arange(WARP)
 FULL = 0xFFFFFFFF  # the mask that names every lane
 BARRIERS = {"syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or"}
@@ -82,6 +83,8 @@ class CudaModule:
 
     def grid(self, site: int, ndim: int) -> Value:
         """Absolute thread position; threads vary fastest along x."""
+        if ndim not in (1, 2, 3) or type(ndim) is not int:
+            raise TypeError("the dimensions of a grid are 1, 2 or 3, written as a literal")
         position = tuple(
             convert(getattr(self.threadIdx, axis), "l")
             + convert(getattr(self.blockIdx, axis), "l") * int(getattr(self.blockDim, axis))
@@ -90,6 +93,8 @@ class CudaModule:
         return position[0] if ndim == 1 else position
 
     def gridsize(self, site: int, ndim: int) -> Value:
+        if ndim not in (1, 2, 3) or type(ndim) is not int:
+            raise TypeError("the dimensions of a grid are 1, 2 or 3, written as a literal")
         axes = zip(self.launch.block, self.launch.grid, strict=True)
         size = tuple(threads * blocks for threads, blocks in axes)[:ndim]
         return size[0] if ndim == 1 else size
@@ -147,8 +152,7 @@ class CudaModule:
 
     def _barrier(self, site: int, name: str = "syncthreads", predicate: Value = 0) -> Any:
         lanes, group = self.lanes, self.lanes.group
-        if char_of(predicate) not in "bhilBHIL":
-            raise TypeError(f"Numba has {name} for an integer, not for {np.dtype(char_of(predicate)).name}")
+        _takes(name, "bhilBHIL", predicate)
         here = lanes.active()
         complete = self._check_arrival(site, here)
         self.launch.meet("barrier", site, lanes)
@@ -263,9 +267,8 @@ class CudaModule:
 
     def _shuffle(self, site: int, mask: Value, value: Value, source: Value) -> np.ndarray:
         lanes = self.lanes
-        if char_of(value) not in "ilfd":
-            kind = np.dtype(char_of(value)).name
-            raise TypeError(f"Numba shuffles int32, int64, float32 and float64, not {kind}")
+        _takes("a shuffle", "ilfd", value)
+        _takes("the mask of a shuffle", WORDS, mask)
         value = strong(value)
         own = lanes.per_warp(self.laneid)
         source = lanes.per_warp(source)
@@ -298,7 +301,7 @@ class CudaModule:
         return np.where(absent, shuffled.dtype.type(np.nan), shuffled)
 
     def shfl_sync(self, site: int, mask: Value, value: Value, lane: Value) -> Value:
-        return self._shuffle(site, mask, value, np.asarray(lane) % WARP)
+        return self._shuffle(site, mask, value, _distance(lane))
 
     def shfl_xor_sync(self, site: int, mask: Value, value: Value, distance: Value) -> Value:
         return self._shuffle(site, mask, value, self.laneid ^ _distance(distance))
@@ -313,6 +316,8 @@ class CudaModule:
         self, site: int, mask: Value, predicate: Value, reduce: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> np.ndarray:
         lanes = self.lanes
+        _takes("a vote", INTEGERS, predicate)
+        _takes("the mask of a vote", WORDS, mask)
         groups = self._meeting(site, mask)
         self.launch.meet("vote", site, lanes)
         first, *others = (np.repeat(reduce(lanes.per_warp(predicate), group), WARP) for group in groups)
@@ -349,6 +354,8 @@ class CudaModule:
         return self.lanes.count("fma", site, fused(a, b, c))
 
     def selp(self, site: int, condition: Value, a: Value, b: Value) -> Value:
+        _takes("selp", "?", condition)
+        _takes("selp", "hilHILfd", a, b)
         if char_of(a) != char_of(b):
             kinds = " and ".join(np.dtype(char_of(value)).name for value in (a, b))
             raise TypeError(f"Numba has selp for two values of one type, not for {kinds}")
@@ -382,8 +389,17 @@ class CudaModule:
         return np.where(bits.any(-1), bits.argmax(-1) + 1, 0).astype(np.uint32)[()]
 
 
+def _takes(what: str, kinds: str, *values: Value) -> None:
+    """Refuse numbers of types that Numba does not compile this for."""
+    for value in values:
+        if char_of(value) not in kinds:
+            names = ", ".join(np.dtype(kind).name for kind in kinds)
+            raise TypeError(f"Numba has {what} for {names}, not for {np.dtype(char_of(value)).name}")
+
+
 def _distance(distance: Value) -> np.ndarray:
-    """How far a shuffle reaches: of the number PTX takes the low five bits."""
+    """How far a shuffle reaches, or from which lane: PTX takes the low five bits."""
+    _takes("a shuffle's distance", WORDS, distance)
     return np.asarray(distance).astype(np.int64) & WARP - 1
 
 

@@ -1,6 +1,7 @@
 """Numba's types for numbers: every operator on every pair of types, asked of Numba; and values that wrap."""
 
 import builtins
+import linecache
 import math
 import operator
 from fractions import Fraction
@@ -264,6 +265,44 @@ def test_types_that_numba_refuses(kernel):
     line = kernel.py_func.__code__.co_firstlineno + 2
     with pytest.raises(Unsupported, match=rf"test_types\.py:{line}: the simulator cannot run this line"):
         simulate(kernel, 1, 32, np.ones(32, np.float32))
+
+
+OF_A_KIND = {
+    "vote": "x[0] = cuda.any_sync(0xFFFFFFFF, y[0])",
+    "mask of a vote": "x[0] = cuda.all_sync(y[0], x[0] > 0)",
+    "mask of a shuffle": "x[0] = cuda.shfl_sync(y[0], x[0], 0)",
+    "distance": "x[0] = cuda.shfl_xor_sync(0xFFFFFFFF, x[0], y[0])",
+    "lane": "x[0] = cuda.shfl_sync(0xFFFFFFFF, x[0], y[0])",
+    "condition": "x[0] = cuda.selp(y[0], x[0], x[1])",
+    "choice": "x[0] = cuda.selp(x[0] > 0, y[0], y[1])",
+    "array as a condition": "x[0] = 1 if y else 2",
+    "array in a condition": "x[0] = x[0] > 0 or not y",
+    "tuple of one index": "cuda.atomic.add(x, (0,), y[0])",
+    "dimensions": "x[0] = cuda.grid(y[0])",
+}
+
+
+@pytest.mark.parametrize("case", OF_A_KIND)
+def test_what_numba_compiles_for_a_kind_of_number(case):
+    """Numba's own compiler, which needs no GPU, says what it takes; the simulator takes the same."""
+    text = f"def kernel(x, y):\n    {OF_A_KIND[case]}\n"
+    file = f"<{case}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    scope = {"cuda": cuda}
+    exec(compile(text, file, "exec"), scope)
+    kernel = scope["kernel"]
+    for kind in ("bool", "int8", "int32", "uint64", "float32"):
+        element = types.boolean if kind == "bool" else getattr(types, kind)
+        try:
+            cuda.compile_ptx(kernel, (types.float32[:], element[:]), cc=(9, 0))
+            compiled = True
+        except Exception:
+            compiled = False
+        try:
+            simulate(kernel, 1, 32, np.ones(2, np.float32), np.ones(2, kind), races=False)
+            assert compiled, kind
+        except Unsupported:
+            assert not compiled, kind
 
 
 def make_atomic(operation):
