@@ -132,7 +132,10 @@ class Expressions(Names):
         if found.is_cuda:
             return self._cuda_call(node, text, found.value, args, keywords)
         if hasattr(found.value, "py_func"):
-            return self._device_call(found.value, args, keywords, self.place(node, text))
+            new, is_sure = self._device_call(found.value, args, keywords, self.place(node, text))
+            if is_sure or node is self.discarded:
+                return new
+            return call("given", new, found.value.py_func.__name__, self.site(node, text))
         if isinstance(wide := getattr(found.value, "simulated_as", None), WideAccess):
             return call(*wide, self.site(node, text), *args)
         twin = vecmath.function(found.value)
@@ -191,13 +194,14 @@ class Expressions(Names):
 
     def _device_call(
         self, function: Any, args: list[ast.expr], keywords: list[ast.keyword], caller: Site
-    ) -> ast.expr:
+    ) -> tuple[ast.expr, bool]:
+        """The call, and whether it surely returns a value."""
         rewritten = self.program.function(function.py_func, caller)
         new = ast.Call(self.bind(rewritten), [load_name("_M"), *args], keywords)
         if rewritten.is_generator:
             self.is_generator = True
-            return ast.YieldFrom(new)
-        return new
+            return ast.YieldFrom(new), rewritten.is_sure
+        return new, rewritten.is_sure
 
     # Arithmetic
 

@@ -365,15 +365,29 @@ class Lanes(Accesses, Arithmetic):
     def return_(self, frame: Frame, value: Value, given: bool = False) -> None:
         if isinstance(value, ARRAYS) and not given:
             raise TypeError("Numba returns an array from a function only if it is one of its parameters")
-        frame.value = value if frame.value is None else self._select(self.mask, frame.value, value)
+        if value is None:
+            frame.empty = self.active() if frame.empty is None else frame.empty | self.active()
+        else:
+            frame.value = value if frame.value is None else self._select(self.mask, frame.value, value)
         frame.returned = self._depart(frame.returned)
 
     def end_frame(self, frame: Frame) -> Value:
         value = self._unified(frame.point, (frame.value,))[0]
+        if self.some():  # these came to the end of the function
+            frame.empty = self.active() if frame.empty is None else frame.empty | self.active()
+        self.empty = frame.empty
         self.context, self.scope = frame.outside, frame.scope
         if frame is not self.top:
             self._come_back(frame.returned)
             self.mask = self.without(frame.saved, self.gone)
+        return value
+
+    def given(self, value: Value, name: str, site: int) -> Value:
+        """What a call returned, which must be a value in every lane: Numba ends a thread that uses none."""
+        if value is not None and self.empty is not None:
+            text = f"the function {name} returned no value, {self.whom(self.empty)}"
+            facts: dict[str, Any] = {"array": name, "threads": (self.first(self.empty),)}
+            self.launch.problem("uninitialised read", site, None, text, **facts)
         return value
 
     def probe(self, label: str, *values: Callable[[], Value]) -> None:

@@ -116,6 +116,7 @@ class Names(ast.NodeTransformer):
         self.temporaries = self.shared_arrays = 0
         self.unsure: set[str] = set()  # local variables that are read where they may have no value
         self.literals: set[str] = set()  # local names that stand for a literal
+        self.discarded: ast.expr | None = None  # a call whose result nobody takes
         self.is_generator = False
 
     def error(self, node: Node, what: str) -> NoReturn:

@@ -26,6 +26,7 @@ class VectorFunction(Protocol):
     """A rewritten function, of the machine (`Lanes`) and the arguments."""
 
     is_generator: bool  # it yields at barriers
+    is_sure: bool  # it returns a value by every path, or by none
 
     def __call__(self, machine: Any, *args: Any) -> Any: ...
 
@@ -239,6 +240,18 @@ def _leaves(node: ast.AST, in_loop: bool = False) -> bool:
     return any(_leaves(child, inside) for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
 
 
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _returns(statements: list) -> bool:
+    """Does every path through a suite return?"""
+    last = statements[-1]
+    if isinstance(last, ast.If):
+        return bool(last.orelse) and _returns(last.body) and _returns(last.orelse)
+    return isinstance(last, ast.Return)
+
+
 def _literals(stored: Mapping[ast.AST, Counter[str]], tree: ast.FunctionDef) -> set[str]:
     """Local names that are assigned once, and a literal."""
     found = set()
@@ -303,6 +316,9 @@ class Rewriter(Expressions):
         exec(compile(module, self.file, "exec"), self.environment)
         rewritten = self.environment[tree.name]
         rewritten.is_generator = self.is_generator
+        found = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
+        returns = [value is not None and not _is_none(value) for value in found]
+        rewritten.is_sure = not any(returns) or (all(returns) and _returns(tree.body))
         return rewritten
 
     def block(self, statements: list) -> list:
@@ -507,7 +523,7 @@ class Rewriter(Expressions):
         return ast.Expr(call("continue_", load_name(self.loops[-1])))
 
     def visit_Return(self, node: ast.Return) -> ast.stmt:
-        if node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None):
+        if node.value is None or _is_none(node.value):
             return ast.Expr(call("return_", load_name("_f"), None))
         if self.function is self.program.entry:
             self.refuse(node, "a kernel that returns a value")
@@ -517,6 +533,7 @@ class Rewriter(Expressions):
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
         if isinstance(node.value, ast.Constant):  # a docstring
             return ast.Pass()
+        self.discarded = node.value
         return ast.Expr(self.visit(node.value))
 
     def visit_Pass(self, node: ast.Pass) -> ast.stmt:
