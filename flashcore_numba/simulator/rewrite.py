@@ -177,6 +177,25 @@ def _waits(node: ast.While) -> bool:
     return False
 
 
+def _polls(node: ast.While) -> bool:
+    """Does an atomic operation in this loop tell what others have written? One that adds hands out work."""
+    dropped = {n.value for n in ast.walk(node) if isinstance(n, ast.Expr)}
+    return any(_atomic(n) and n not in dropped and not _adds(n) for n in ast.walk(node))
+
+
+def _atomic(node: ast.AST) -> bool:
+    """Is it a call of `cuda.atomic.something`?"""
+    function = node.func if isinstance(node, ast.Call) else None
+    owner = function.value if isinstance(function, ast.Attribute) else None
+    return isinstance(owner, ast.Attribute) and owner.attr == "atomic"
+
+
+def _adds(call: Any) -> bool:
+    """Does this atomic operation change its element by a number other than 0, whatever it holds?"""
+    step = call.args[-1] if call.args else None
+    return call.func.attr in ("add", "sub", "inc") and isinstance(step, ast.Constant) and bool(step.value)
+
+
 class _Unsure(ast.NodeVisitor):
     """Finds the variables that are read where not every path has assigned them."""
 
@@ -511,7 +530,7 @@ class Rewriter(Expressions):
                 body.append(ast.If(idle, [ast.Expr(ast.Yield(call("waiting", loop)))], []))
             else:
                 body.append(ast.Expr(call("check_idle", loop, idle)))
-            if any(isinstance(n, ast.Attribute) and n.attr == "atomic" for n in ast.walk(node)):
+            if _polls(node):
                 after = [ast.Expr(call("acquire"))]
         test = ast.BoolOp(ast.And(), [call("again", loop), call("test", loop, self.visit(node.test))])
         return [start, *head, ast.While(test, body, []), ast.Expr(call("end_loop", loop)), *after]

@@ -157,3 +157,56 @@ def test_a_fence_orders_blocks_only_with_an_atomic_in_global_memory(order):
             marked(kernel, "second"),
         )
     simulate(last_block, 2, 32, *arguments(), order=order).check()
+
+
+@cuda.jit
+def work_by_ticket(x, y, counter):
+    s = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    while True:
+        item = cuda.atomic.add(counter, 0, 1)
+        if item >= 100:
+            break
+        cuda.atomic.add(y, item % 2, 1.0)
+    s[t] = t  # first
+    x[t] = s[63 - t]  # second
+
+
+@cuda.jit
+def work_by_ticket_with_barrier(x, y, counter):
+    s = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    while True:
+        item = cuda.atomic.add(counter, 0, 1)
+        if item >= 100:
+            break
+        cuda.atomic.add(y, item % 2, 1.0)
+    s[t] = t
+    cuda.syncthreads()
+    x[t] = s[63 - t]
+
+
+@cuda.jit
+def lock_written_as_a_break(x, y, counter):
+    t = cuda.threadIdx.x
+    if t % 32 == 0:
+        while True:
+            if cuda.atomic.cas(counter, 0, 0, 1) == 0:
+                break
+        x[0] += 1
+        cuda.threadfence()
+        cuda.atomic.exch(counter, 0, 0)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_loop_that_hands_out_work_waits_for_nobody(order):
+    """After a lock or a flag a thread's accesses are not checked; after its share of the work they are."""
+
+    def arguments():
+        return np.zeros(64), np.zeros(2), np.zeros(1, np.int32)
+
+    problems = simulate(work_by_ticket, 1, 64, *arguments(), order=order).problems
+    lines = marked(work_by_ticket, "first"), marked(work_by_ticket, "second")
+    assert lines in [(p.line, p.other_line) for p in problems if p.kind == "race"]
+    for kernel in (work_by_ticket_with_barrier, lock_written_as_a_break):
+        simulate(kernel, 1, 64, *arguments(), order=order).check()
