@@ -26,6 +26,7 @@ class Allocation:
         self.recent_lanes = 0
         self.written = False  # since the last barrier
         self.ever_written = False
+        self.several = False  # seen as elements of several types, each with a memory of its own
         self.itemsize = 0  # the smallest element of its memories: the cell of the race check
         self.blocks: Any = None  # races.Touched: who touched what, over the whole launch
 

@@ -210,3 +210,75 @@ def test_a_loop_that_hands_out_work_waits_for_nobody(order):
     assert lines in [(p.line, p.other_line) for p in problems if p.kind == "race"]
     for kernel in (work_by_ticket_with_barrier, lock_written_as_a_break):
         simulate(kernel, 1, 64, *arguments(), order=order).check()
+
+
+@cuda.jit
+def reads_the_other_half(floats, words, y):
+    t = cuda.threadIdx.x
+    floats[t] = t  # first
+    y[t] = words[t ^ 32]  # second
+
+
+@cuda.jit
+def reads_its_own(floats, words, y):
+    t = cuda.threadIdx.x
+    floats[t] = t
+    y[t] = words[t]
+
+
+@cuda.jit
+def reads_after_a_barrier(floats, words, y):
+    t = cuda.threadIdx.x
+    floats[t] = t
+    cuda.syncthreads()
+    y[t] = words[t ^ 32]
+
+
+@cuda.jit
+def reads_the_other_block(floats, words, y):
+    i = cuda.grid(1)
+    floats[i] = i  # first
+    y[i] = words[i ^ 32]  # second
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_two_arguments_may_be_one_memory_as_two_types(order):
+    bits = np.arange(64, dtype=np.float32).view(np.int32)
+
+    def launch(kernel, blocks, kind=np.int32):
+        floats, y = np.zeros(64, np.float32), np.zeros(64, np.int64)
+        return simulate(kernel, blocks, 64 // blocks, floats, floats.view(kind), y, order=order), y
+
+    for kernel, kind in ((reads_the_other_half, "race"), (reads_the_other_block, "race between blocks")):
+        found, _ = launch(kernel, 1 if kind == "race" else 2)
+        (problem,) = found.problems
+        assert (problem.kind, problem.array) == (kind, "floats/words")
+        assert (problem.line, problem.other_line) == (marked(kernel, "first"), marked(kernel, "second"))
+    assert launch(reads_its_own, 1)[0].check() and (launch(reads_its_own, 1)[1] == bits).all()
+    assert (launch(reads_after_a_barrier, 1)[1] == bits[np.arange(64) ^ 32]).all()
+    halves, _ = launch(reads_the_other_block, 2, np.float32)
+    assert [problem.kind for problem in halves.problems] == ["race between blocks"]
+
+
+@cuda.jit
+def reads_bytes(floats, octets, y):
+    t = cuda.threadIdx.x
+    floats[t] = 1
+    y[t] = octets[4 * (t ^ 32) + 3]
+
+
+def test_bytes_of_another_argument():
+    floats, y = np.zeros(64, np.float32), np.zeros(64, np.int64)
+    (problem,) = simulate(reads_bytes, 1, 64, floats, floats.view(np.uint8), y).problems
+    assert problem.kind == "race"
+    assert (y == 0x3F).all()  # the highest byte of 1.0
+    between = np.zeros(64 * 4 + 8, np.uint8)
+    with pytest.raises(ValueError, match="argument floats: it shares memory with another argument"):
+        simulate(reads_bytes, 1, 64, between[1:257].view(np.float32), between, y)
+    nothing = np.zeros(0, np.float32)
+    simulate(reads_nothing, 1, 32, nothing, nothing.view(np.int32), y).check()
+
+
+@cuda.jit
+def reads_nothing(floats, words, y):
+    y[cuda.threadIdx.x] = floats.size + words.size
