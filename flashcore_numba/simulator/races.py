@@ -155,9 +155,15 @@ def _contested(cells: np.ndarray, op: np.ndarray, party: np.ndarray) -> np.ndarr
 
 
 def end_epoch(launch: "Launch", allocation: Allocation) -> None:
-    """All threads passed a barrier: check the accesses since the last one against each other."""
+    """The group's threads passed a barrier: check their accesses since the last one against each other."""
     accesses, written = allocation.recent, allocation.written
     allocation.recent, allocation.recent_lanes, allocation.written = [], 0, False
+    if launch.scheduled and allocation.space != SHARED:  # other blocks may wait somewhere before theirs
+        others = [access for access in accesses if access.lanes.group is not launch.group]
+        if others:
+            accesses = [access for access in accesses if access.lanes.group is launch.group]
+            allocation.recent = others
+            allocation.written = any(access.op != LOAD for access in others)
     if not written or not accesses:
         return
     batch = Batch(allocation, accesses)

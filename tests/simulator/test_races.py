@@ -282,3 +282,29 @@ def test_bytes_of_another_argument():
 @cuda.jit
 def reads_nothing(floats, words, y):
     y[cuda.threadIdx.x] = floats.size + words.size
+
+
+@cuda.jit
+def races_before_and_after_another_blocks_barrier(x, y, flag):
+    t = cuda.threadIdx.x
+    if cuda.blockIdx.x == 0:
+        if t < 32:
+            x[t] = t  # first
+        seen = flag[0]
+        while seen == 0:
+            seen = flag[0]
+        if t >= 32:
+            y[t] = x[t - 32]  # second
+    else:
+        cuda.syncthreads()
+        if t == 0:
+            flag[0] = 1
+
+
+@pytest.mark.parametrize("order", ["lockstep", "forward", "random:1"])
+def test_a_barrier_ends_the_stretch_of_its_own_block_alone(order):
+    kernel = races_before_and_after_another_blocks_barrier
+    problems = simulate(kernel, 2, 64, *np.zeros((2, 64)), np.zeros(1), order=order).problems
+    (problem,) = [problem for problem in problems if problem.kind == "race"]
+    assert (problem.line, problem.other_line) == (marked(kernel, "first"), marked(kernel, "second"))
+    assert {block for block, _ in problem.threads} == {0}
