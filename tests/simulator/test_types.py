@@ -12,6 +12,7 @@ from numba import cuda, float32, int8, int32, int64, uint8, uint32, uint64
 from numba.cuda import cudadecl, types
 from numba.cuda.descriptor import cuda_target
 
+from flashcore_numba.run.compiler import why_not
 from flashcore_numba.simulator import Unsupported, simulate
 from flashcore_numba.simulator.arithmetic import Arithmetic
 from flashcore_numba.simulator.rules import char_of, convert
@@ -282,6 +283,7 @@ OF_A_KIND = {
 }
 
 
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 @pytest.mark.parametrize("case", OF_A_KIND)
 def test_what_numba_compiles_for_a_kind_of_number(case):
     """Numba's own compiler, which needs no GPU, says what it takes; the simulator takes the same."""
