@@ -1,14 +1,23 @@
 """Loads and stores: addresses with checked bounds, recorded for counting and for the race check."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import count_nonzero
 
 from flashcore_numba.simulator.masks import LaneSet
-from flashcore_numba.simulator.memory import ARRAYS, GLOBAL, Choice, FromEnd, LocalArray, Memory, View, choose
+from flashcore_numba.simulator.memory import (
+    ARRAYS,
+    CONSTANT,
+    GLOBAL,
+    Choice,
+    FromEnd,
+    LocalArray,
+    Memory,
+    View,
+    choose,
+)
 from flashcore_numba.simulator.rules import Value, char_of, convert, plain, strong
 
 LOAD, STORE, ATOMIC = range(3)
@@ -29,8 +38,8 @@ class Access(NamedTuple):
     epoch: np.ndarray
     width: int
     memory: Any
-    value: Any = None  # what a narrow store wrote
-    fenced: bool = False  # a load by blocks that have executed threadfence, or one after waiting for others
+    value: Any = None  # what a store wrote; of a wide one a tuple
+    fenced: bool = False  # a load by blocks with a threadfence and an atomic, or one after waiting for others
     counted: bool = True  # False for a part of an access that is counted as a whole
 
 
@@ -50,6 +59,10 @@ def _is_index(i: Value) -> bool:
     if char_of(i) not in "bhilBHIL":
         raise TypeError(f"an index of type {np.dtype(char_of(i)).name}: Numba takes integers")
     return True
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, ndarray | np.generic | int | float)
 
 
 def _kind_of(value: Value) -> Any:
@@ -162,9 +175,13 @@ class Accesses(LaneSet):
         launch, fences = self.launch, self.group.fenced
         if launch.deadline is not None:
             launch.check_time(site)
+        if memory.space == CONSTANT:
+            return
         waited = launch.program.waits and bool(self.acquired[self.active()].all())
         fenced = waited or (
-            op == LOAD and fences is not None and bool(fences[self.block[self.active()]].all())
+            op == LOAD
+            and fences is not None
+            and bool((fences & self.group.signalled)[self.block[self.active()]].all())
         )
         clocks = self.warp_syncs, self.known_syncs, self.epoch
         access = Access(site, op, element, self.mask, self, *clocks, width, memory, value, fenced)
@@ -183,6 +200,13 @@ class Accesses(LaneSet):
         memory.logged_lanes += self.n
         if memory.logged_lanes > FLUSH_LANES:
             launch.flush(memory)
+
+    @staticmethod
+    def attribute(value: Any, name: str) -> Any:
+        """`value.name`, of an array; a number of each lane is a NumPy array here, and none in the kernel."""
+        if _is_number(value):
+            raise TypeError(f"the attribute .{name} of a number")
+        return getattr(value, name)
 
     # Arrays of which each lane has its own
 
@@ -294,6 +318,8 @@ class Accesses(LaneSet):
 
     def _element(self, values: Any, index: Any, site: int) -> Value:
         """An element of a tuple, or of what else Python can index."""
+        if _is_number(values):
+            raise TypeError("an index of a number")
         if type(values) is not tuple or type(index) is not ndarray:
             return (
                 values[index if type(index) is slice else int(index)]
@@ -320,7 +346,7 @@ class Accesses(LaneSet):
         if type(array) is LocalArray:
             return self._local_load(array, index, site)
         if type(array) is not View:
-            return (self._constant_load if type(array) is ndarray else self._element)(array, index, site)
+            return self._element(array, index, site)
         index = _as_tuple(index)
         if len(index) < len(array.shape):
             return self.view(array, index, site)
@@ -332,20 +358,6 @@ class Accesses(LaneSet):
             return plain(memory.flat[element])
         # Inactive lanes may hold any address: take clips it and their value is never used.
         return memory.flat.take(element, mode="clip")
-
-    def _constant_load(self, array: ndarray, index: Any, site: int) -> Value:
-        """An element of a global NumPy array, which the kernel holds as constants."""
-        index = _as_tuple(index)
-        if len(index) > array.ndim:  # a number of each lane is such an array, too
-            raise IndexError(f"{len(index)} indices of what has not so many dimensions")
-        if len(index) < array.ndim:
-            return array[index]
-        constants = SimpleNamespace(
-            name="constant array", offset=0, shape=array.shape, strides=(0,) * array.ndim
-        )
-        self.address(constants, index, site)
-        value = array[tuple(np.clip(i, -n, n - 1) for i, n in zip(index, array.shape, strict=True))]
-        return value if type(value) is ndarray else plain(value)
 
     def check_written(self, memory: Memory, element: Value, site: int, width: int = 1) -> None:
         rows = memory.written
@@ -434,10 +446,10 @@ class Accesses(LaneSet):
     # Wide accesses (flashcore_numba.wide)
 
     def _wide_address(
-        self, array: Any, index: Any, site: int, op: int, width: int, dtype: str
+        self, array: Any, index: Any, site: int, op: int, width: int, dtype: str, values: tuple | None = None
     ) -> tuple[Value, Memory]:
         index = _as_tuple(index)
-        if type(array) is not View:
+        if type(array) is not View or array.memory.space == CONSTANT:
             raise TypeError(f"a wide access wants an array in global or shared memory, of {dtype}")
         if array.dtype != dtype or array.strides[-1:] != (1,):
             found = f"shape {array.shape}, {array.dtype}"
@@ -465,7 +477,7 @@ class Accesses(LaneSet):
             )
             self.launch.problem("misaligned", site, None, text, array=memory.name)
         if self.launch.counting:
-            self.record(memory, site, op, element, width)
+            self.record(memory, site, op, element, width, values)
         return element, memory
 
     def wide_load(self, width: int, dtype: str, site: int, array: Any, index: Any) -> Value:
@@ -483,7 +495,7 @@ class Accesses(LaneSet):
         if type(array) is Choice:
             self.each_part(array, lambda part: self.wide_store(width, dtype, site, part, index, *values))
             return
-        element, memory = self._wide_address(array, index, site, STORE, width, dtype)
+        element, memory = self._wide_address(array, index, site, STORE, width, dtype, values)
         for k, value in enumerate(values):
             self._write(memory, element + k, value, site)
 

@@ -33,10 +33,8 @@ def bind(kernel: Callable, args: tuple) -> tuple[list, list[Memory]]:
     families: list[Family] = []
     for value, name in zip(args, parameters, strict=True):
         _collect(value, name, families)
-    memories = _memories(families)
-    views = {
-        id(array): memory for family, memory in zip(families, memories, strict=True) for _, array in family
-    }
+    views = _memories(families)
+    memories = list({id(memory): memory for memory in views.values()}.values())
     return [_argument(value, name, views) for value, name in zip(args, parameters, strict=True)], memories
 
 
@@ -86,7 +84,7 @@ def _bounds(array: np.ndarray) -> tuple[int, int]:
 
 def _share(a: np.ndarray, b: np.ndarray) -> bool:
     try:
-        return a.dtype == b.dtype and np.shares_memory(a, b, max_work=100_000)  # type: ignore[arg-type]
+        return np.shares_memory(a, b, max_work=100_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return False
 
@@ -97,21 +95,33 @@ def _array(array: np.ndarray, memory: Memory) -> View:
     return View(memory, offset, array.shape, [step // array.itemsize for step in array.strides])
 
 
-def _memories(families: list[Family]) -> list[Memory]:
-    """One memory a family, from its first element to its last."""
-    memories: list[Memory] = []
+def _memories(families: list[Family]) -> dict[int, Memory]:
+    """The memory of each array, by its id: one allocation a family, and in it a memory a type of element."""
+    found: dict[int, Memory] = {}
     base = 0
     for family in families:
         name = "/".join(dict.fromkeys(name for name, _ in family))
         start, first = min(((_bounds(array)[0], array) for _, array in family), key=lambda pair: pair[0])
-        end = max(_bounds(array)[1] for _, array in family)
-        extent, itemsize = (end - start) // first.itemsize, first.itemsize
-        flat = np.lib.stride_tricks.as_strided(first.view(np.ndarray), (extent,), (itemsize,))
-        written = first.written() if isinstance(first, ScratchArray) else None
+        nbytes = max(_bounds(array)[1] for _, array in family) - start
+        raw = np.lib.stride_tricks.as_strided(first.view(np.ndarray), (1,), (first.itemsize,)).view(np.uint8)
+        raw = np.lib.stride_tricks.as_strided(raw, (nbytes,), (1,))
+        allocation = Allocation(name, GLOBAL, nbytes, max(first.itemsize, nbytes))
+        kinds = list(dict.fromkeys(array.dtype for _, array in family))
+        alike = len({kind.itemsize for kind in kinds}) == 1
+        written = first.written() if isinstance(first, ScratchArray) and alike else None
         if written is not None:
             known = len(family) == 1 and written.all()
+            extent = nbytes // first.itemsize
             written = None if known else np.lib.stride_tricks.as_strided(written, (extent, 1), (1, 1))
-        allocation = Allocation(name, GLOBAL, flat.nbytes, max(itemsize, flat.nbytes))
-        memories.append(Memory(allocation, flat, base, written))
-        base += -(-max(1, flat.nbytes) // ALIGN) * ALIGN
-    return memories
+        allocation.several = len(kinds) > 1
+        memories = {}
+        for kind in kinds:
+            flat = raw[: nbytes // kind.itemsize * kind.itemsize].view(kind)
+            memories[kind] = Memory(allocation, flat, base, written)
+        for argument, array in family:
+            if (array.ctypes.data - start) % array.itemsize:
+                message = "it shares memory with another argument, and starts between its elements"
+                raise ValueError(f"argument {argument}: {message}")
+            found[id(array)] = memories[array.dtype]
+        base += -(-max(1, nbytes) // ALIGN) * ALIGN
+    return found

@@ -6,17 +6,35 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.simulator.access import ATOMIC, Accesses
-from flashcore_numba.simulator.memory import Choice
+from flashcore_numba.simulator.memory import GLOBAL, Choice
 from flashcore_numba.simulator.rules import Value, convert
 
+UNSIGNED = "IL"
+INTEGERS = "il" + UNSIGNED
+NUMBERS = INTEGERS + "fd"
 
-def _method(update: Callable[..., Any]) -> Callable[..., Value]:
-    """An atomic operation (array, index, value) that stores update(old, value) and returns old."""
+
+def _method(name: str, update: Callable[..., Any], kinds: str = NUMBERS) -> Callable[..., Value]:
+    """An atomic operation (array, index, value) that stores update(old, value) and returns old.
+
+    `kinds` are the types of array that Numba has it for.
+    """
 
     def run(self: "Atomics", site: int, array: Any, index: Any, value: Value) -> Value:
+        _check_kind(name, array, kinds)
         return self.change(site, array, index, update, value)
 
     return run
+
+
+def _check_kind(name: str, array: Any, kinds: str) -> None:
+    if array.dtype.char not in kinds:
+        raise TypeError(f"Numba has no atomic.{name} for {array.dtype}")
+
+
+def _unless_nan(extreme: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """max or min where a NaN in memory stays: Numba's loop compares, and stores only what is beyond."""
+    return lambda old, value: np.where(np.isnan(old), old, extreme(old, value))
 
 
 def _turns(where: np.ndarray, order: np.ndarray) -> list[np.ndarray]:
@@ -37,22 +55,24 @@ class Atomics:
     def __init__(self, lanes: Accesses) -> None:
         self.lanes = lanes
 
-    add = _method(np.add)
-    sub = _method(np.subtract)
-    max = _method(np.fmax)
-    min = _method(np.fmin)
-    nanmax, nanmin = max, min
-    and_ = _method(np.bitwise_and)
-    or_ = _method(np.bitwise_or)
-    xor = _method(np.bitwise_xor)
-    exch = _method(lambda old, value: value)
-    inc = _method(lambda old, limit: np.where(old >= limit, 0, old + 1))
-    dec = _method(lambda old, limit: np.where((old == 0) | (old > limit), limit, old - 1))
+    add = _method("add", np.add)
+    sub = _method("sub", np.subtract)
+    max = _method("max", _unless_nan(np.fmax))
+    min = _method("min", _unless_nan(np.fmin))
+    nanmax = _method("nanmax", np.fmax)
+    nanmin = _method("nanmin", np.fmin)
+    and_ = _method("and_", np.bitwise_and, INTEGERS)
+    or_ = _method("or_", np.bitwise_or, INTEGERS)
+    xor = _method("xor", np.bitwise_xor, INTEGERS)
+    exch = _method("exch", lambda old, value: value, INTEGERS)
+    inc = _method("inc", lambda old, limit: np.where(old >= limit, 0, old + 1), UNSIGNED)
+    dec = _method("dec", lambda old, limit: np.where((old == 0) | (old > limit), limit, old - 1), UNSIGNED)
 
     def cas(self, site: int, array: Any, index: Any, expected: Value, value: Value) -> Value:
         def swap(old: Value, expected: Value, value: Value) -> Value:
             return np.where(old == expected, value, old)
 
+        _check_kind("cas", array, INTEGERS)
         return self.change(site, array, index, swap, expected, value)
 
     def compare_and_swap(self, site: int, array: Any, expected: Value, value: Value) -> Value:
@@ -65,10 +85,14 @@ class Atomics:
         lanes, launch = self.lanes, self.lanes.launch
         if type(array) is Choice:
             return lanes.each_part(array, lambda part: self.change(site, part, index, update, *operands))
+        if type(index) is tuple and len(index) == 1:
+            raise TypeError("Numba has no atomic operation for a tuple of one index")
         index = index if type(index) is tuple else (index,)
         element, memory = lanes.address(array, index, site), array.memory
         if launch.counting:
             lanes.record(memory, site, ATOMIC, element)
+        if memory.space == GLOBAL:
+            lanes.group.signalled[lanes.block[lanes.active()]] = True
         lanes.check_written(memory, element, site)
         where = np.broadcast_to(element, lanes.n)
         kind = memory.flat.dtype.char

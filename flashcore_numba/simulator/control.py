@@ -66,9 +66,11 @@ class Loop:
 class Frame:
     """A function call under way: who entered, who returned, and what they returned."""
 
-    __slots__ = ("context", "outside", "point", "returned", "saved", "scope", "value")
+    __slots__ = ("arguments", "context", "empty", "outside", "point", "returned", "saved", "scope", "value")
 
-    def __init__(self, saved: Mask, scope: Mask, point: int, outside: tuple) -> None:
+    def __init__(self, saved: Mask, scope: Mask, point: int, outside: tuple, arguments: tuple) -> None:
         self.saved, self.scope, self.point, self.outside = saved, scope, point, outside
+        self.arguments = arguments
         self.returned: Mask = None
+        self.empty: Mask = None  # who returned without a value
         self.value: Any = None

@@ -34,7 +34,7 @@ COMPARE = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq
 
 COUNTED = {"add", "subtract", "multiply", "divide"}
 
-PURE = {*BINARY.values(), *UNARY.values(), *COMPARE.values(), "logic"}
+PURE = {*BINARY.values(), *UNARY.values(), *COMPARE.values(), "logic", "attribute"}
 """Methods that neither touch memory nor report; with a site the first of them count and may report."""
 
 
@@ -132,7 +132,10 @@ class Expressions(Names):
         if found.is_cuda:
             return self._cuda_call(node, text, found.value, args, keywords)
         if hasattr(found.value, "py_func"):
-            return self._device_call(found.value, args, keywords, self.place(node, text))
+            new, is_sure = self._device_call(found.value, args, keywords, self.place(node, text))
+            if is_sure or node is self.discarded:
+                return new
+            return call("given", new, found.value.py_func.__name__, self.site(node, text))
         if isinstance(wide := getattr(found.value, "simulated_as", None), WideAccess):
             return call(*wide, self.site(node, text), *args)
         twin = vecmath.function(found.value)
@@ -178,8 +181,12 @@ class Expressions(Names):
                 )
         self.program.shuffles |= path.startswith("shfl")
         self.program.collectives |= path.endswith("_sync") or path in ("syncwarp", "activemask")
-        site = ast.Constant(self.site(node, text))
-        new = ast.Call(self.cuda_path(node, path), [site, *args], keywords)
+        number = self.site(node, text)
+        if path == "shared.array":
+            self.shared_arrays += 1
+            self.program.shared_arrays[number] = self.function, self.shared_arrays
+            keywords = [*keywords, ast.keyword("frame", load_name("_f"))]
+        new = ast.Call(self.cuda_path(node, path), [ast.Constant(number), *args], keywords)
         if self.program.yields and path in BARRIERS:
             self.is_generator = True
             return ast.Yield(new)
@@ -187,13 +194,14 @@ class Expressions(Names):
 
     def _device_call(
         self, function: Any, args: list[ast.expr], keywords: list[ast.keyword], caller: Site
-    ) -> ast.expr:
+    ) -> tuple[ast.expr, bool]:
+        """The call, and whether it surely returns a value."""
         rewritten = self.program.function(function.py_func, caller)
         new = ast.Call(self.bind(rewritten), [load_name("_M"), *args], keywords)
         if rewritten.is_generator:
             self.is_generator = True
-            return ast.YieldFrom(new)
-        return new
+            return ast.YieldFrom(new), rewritten.is_sure
+        return new, rewritten.is_sure
 
     # Arithmetic
 

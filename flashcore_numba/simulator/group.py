@@ -22,23 +22,27 @@ class Group:
         self.launch, self.blocks = launch, blocks
         self.scheduled = launch.scheduled
         self.fenced: np.ndarray | None = None  # blocks with a thread that executed threadfence
+        self.signalled = np.zeros(len(blocks), bool)  # and with one that changed global memory atomically
         self.memories: dict = {}
         self.merged: dict = {}  # several shared arrays that one instruction accesses -> one memory
         self.allocations: list[Allocation] = []
         self.pool: tuple | None = None  # dynamic shared memory: allocation, bytes, which were written
 
     def shared_memory(
-        self, site: int, shape: tuple[int, ...], dtype: np.dtype
+        self, site: int, shape: tuple[int, ...], dtype: np.dtype, compiled: tuple
     ) -> tuple[Memory, tuple[int, ...]]:
-        """The memory and the shape of a shared array; shape 0 is the dynamic pool as elements of `dtype`."""
+        """The memory and the shape of a shared array; shape 0 is the dynamic pool as elements of `dtype`.
+
+        All calls of a function share its arrays; for arguments of other types it is `compiled` once more.
+        """
         dynamic = math.prod(shape) == 0
-        key = ("dynamic", dtype) if dynamic else site
+        key = ("dynamic", dtype) if dynamic else (*self.launch.program.shared_arrays[site], compiled)
         if dynamic:
             shape = (self.launch.shared_bytes // dtype.itemsize,)
         if key not in self.memories:
             name = self.launch.program.name_of(site)
             make = self._dynamic_memory if dynamic else self._static_memory
-            self.memories[key] = make(name, math.prod(shape) * dtype.itemsize, dtype)
+            self.memories[key] = make(name, math.prod(shape) * dtype.itemsize, dtype, key)
         return self.memories[key], shape
 
     def _allocate(self, name: str, nbytes: int) -> tuple[Allocation, np.ndarray]:
@@ -48,9 +52,9 @@ class Group:
         self.allocations.append(allocation)
         return allocation, np.full(total, 0xFF, np.uint8)  # 0xFF is NaN in every float type
 
-    def _static_memory(self, name: str, nbytes: int, dtype: np.dtype) -> Memory:
+    def _static_memory(self, name: str, nbytes: int, dtype: np.dtype, key: tuple) -> Memory:
         counter = self.launch.counter
-        counter.shared_bytes[name, len(self.memories)] = nbytes
+        counter.shared_bytes[name, key] = nbytes
         static = sum(size for key, size in counter.shared_bytes.items() if key != "dynamic")
         if static > MAX_STATIC_SHARED:
             raise ValueError(
@@ -66,7 +70,7 @@ class Group:
         flat = raw.view(dtype)
         return Memory(allocation, flat, written=np.zeros((len(flat), 1), bool))
 
-    def _dynamic_memory(self, name: str, nbytes: int, dtype: np.dtype) -> Memory:
+    def _dynamic_memory(self, name: str, nbytes: int, dtype: np.dtype, key: tuple) -> Memory:
         if self.pool is None:
             allocation, raw = self._allocate(name, self.launch.shared_bytes)
             self.pool = (allocation, raw, np.zeros(len(raw), bool))

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from flashcore_numba.simulator.atomics import Atomics
+from flashcore_numba.simulator.control import Frame
 from flashcore_numba.simulator.memory import LocalArray, View
 from flashcore_numba.simulator.problems import Line
-from flashcore_numba.simulator.rules import DIVISION, Value, char_of, convert, plain, strong
+from flashcore_numba.simulator.rules import DIVISION, INTEGERS, Value, char_of, convert, plain, strong
 from flashcore_numba.simulator.vecmath import as_dtype, fused
 
 if TYPE_CHECKING:
     from flashcore_numba.simulator.lanes import Lanes
 
 WARP = 32
+WORDS = "ilIL"  # the integers of 32 and 64 bits
 BITS = np.arange(WARP)
+FULL = 0xFFFFFFFF  # the mask that names every lane
 BARRIERS = {"syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or"}
 SUPPORTED = BARRIERS | {
     *("threadIdx", "blockIdx", "blockDim", "gridDim", "laneid", "warpsize", "grid", "gridsize"),
@@ -80,6 +83,8 @@ class CudaModule:
 
     def grid(self, site: int, ndim: int) -> Value:
         """Absolute thread position; threads vary fastest along x."""
+        if ndim not in (1, 2, 3) or type(ndim) is not int:
+            raise TypeError("the dimensions of a grid are 1, 2 or 3, written as a literal")
         position = tuple(
             convert(getattr(self.threadIdx, axis), "l")
             + convert(getattr(self.blockIdx, axis), "l") * int(getattr(self.blockDim, axis))
@@ -88,6 +93,8 @@ class CudaModule:
         return position[0] if ndim == 1 else position
 
     def gridsize(self, site: int, ndim: int) -> Value:
+        if ndim not in (1, 2, 3) or type(ndim) is not int:
+            raise TypeError("the dimensions of a grid are 1, 2 or 3, written as a literal")
         axes = zip(self.launch.block, self.launch.grid, strict=True)
         size = tuple(threads * blocks for threads, blocks in axes)[:ndim]
         return size[0] if ndim == 1 else size
@@ -95,11 +102,18 @@ class CudaModule:
     # Memory
 
     def _shared_array(
-        self, site: int, shape: int | tuple[int, ...], dtype: Any, alignment: int | None = None
+        self,
+        site: int,
+        shape: int | tuple[int, ...],
+        dtype: Any,
+        alignment: int | None = None,
+        *,
+        frame: Frame,
     ) -> View:
         wanted = shape if isinstance(shape, tuple) else (shape,)
         static = math.prod(wanted) > 0
-        memory, extents = self.lanes.group.shared_memory(site, wanted, as_dtype(dtype))
+        compiled = self.lanes.specialisation(frame)
+        memory, extents = self.lanes.group.shared_memory(site, wanted, as_dtype(dtype), compiled)
         if static:  # the dynamic pool starts at a multiple of 16 bytes, Numba's static arrays where they may
             memory.alignment = alignment or memory.itemsize
         several = len(self.lanes.group.blocks) > 1
@@ -138,8 +152,7 @@ class CudaModule:
 
     def _barrier(self, site: int, name: str = "syncthreads", predicate: Value = 0) -> Any:
         lanes, group = self.lanes, self.lanes.group
-        if char_of(predicate) not in "bhilBHIL":
-            raise TypeError(f"Numba has {name} for an integer, not for {np.dtype(char_of(predicate)).name}")
+        _takes(name, "bhilBHIL", predicate)
         here = lanes.active()
         complete = self._check_arrival(site, here)
         self.launch.meet("barrier", site, lanes)
@@ -202,39 +215,47 @@ class CudaModule:
     def syncthreads_or(self, site: int, predicate: Value) -> Value:
         return self._barrier(site, "syncthreads_or", predicate)
 
-    def syncwarp(self, site: int, mask: Value = 0xFFFFFFFF) -> None:
+    def syncwarp(self, site: int, mask: Value = FULL) -> None:
         """Orders the accesses of the lanes that the mask names before and after it."""
         lanes = self.lanes
-        self._check_members(site, mask)
+        groups = self._meeting(site, mask)
         self.launch.meet("syncwarp", site, lanes)
         here = lanes.per_warp(lanes.active())
         running = lanes.without(lanes.everyone, lanes.exited)
         alive = lanes.per_warp(True if running is None else running)
-        whole = (here == alive).all(1) | ~here.any(1)
-        if lanes.known_syncs is None and not whole.all():
+        whole = [(group == alive).all(1) | ~here.any(1) for group in groups]
+        if lanes.known_syncs is None and not np.logical_or.reduce(whole).all():
             lanes.known_syncs = np.repeat(lanes.warp_syncs[:, None], WARP, 1)
         lanes.warp_syncs = lanes.warp_syncs + lanes.active()
         if lanes.known_syncs is not None:
             known = lanes.known_syncs.reshape(-1, WARP, WARP)
-            together = np.where(here[:, :, None], known, 0).max(1)
-            together = np.where(here, lanes.warp_syncs.reshape(-1, WARP), together)
-            lanes.known_syncs = np.where(here[:, :, None], together[:, None], known).reshape(-1, WARP)
+            for group in groups:
+                together = np.where(group[:, :, None], known, 0).max(1)
+                together = np.where(group, lanes.warp_syncs.reshape(-1, WARP), together)
+                known = np.where(group[:, :, None], together[:, None], known)
+            lanes.known_syncs = known.reshape(-1, WARP)
 
     # Warp shuffles and votes
 
-    def _check_members(self, site: int, mask: Value) -> None:
-        """The mask must name every executing lane, and every lane it names must execute or have exited."""
+    def _meeting(self, site: int, mask: Value) -> list[np.ndarray]:
+        """The lanes that execute a warp instruction, one row per warp, in groups of one mask each.
+
+        A lane meets those that its mask names, of which each must execute the call with this mask or have
+        exited; parts of a warp with masks of their own meet each for itself.
+        """
         lanes = self.lanes
-        if lanes.mask is None and type(mask) is int and mask & 0xFFFFFFFF == 0xFFFFFFFF:
-            return
         here = lanes.per_warp(lanes.active())
-        masks = lanes.per_warp(mask).astype(np.int64)
-        first = np.take_along_axis(masks, here.argmax(1)[:, None], 1)
-        named = (first >> BITS & 1).astype(bool)
+        if lanes.mask is None and type(mask) is int and mask & FULL == FULL:
+            return [here]
+        masks = lanes.per_warp(mask).astype(np.int64) & FULL
         running = lanes.without(lanes.everyone, lanes.exited)
         alive = lanes.per_warp(True if running is None else running)
-        wrong = (here & (~named | (masks != first))) | (named & alive & ~here)
-        wrong &= here.any(axis=1, keepdims=True)
+        groups, wrong = [], np.zeros(here.shape, bool)
+        for value in np.unique(masks[here]).tolist() or [FULL]:
+            named = (value >> BITS & 1).astype(bool)
+            group = here & (masks == value)
+            wrong |= (group & ~named) | (named & alive & ~group & group.any(1, keepdims=True))
+            groups.append(group)
         if wrong.any():
             divided = lanes.divided_at
             cause = (" (branch at ", Line(divided[-1]), ")") if divided else ()
@@ -242,29 +263,34 @@ class CudaModule:
             what = "the mask does not name the lanes that execute the call"
             pieces = (what, *cause, f", e.g. {lanes.who(lane)}")
             self.launch.problem("warp mask", site, None, pieces, threads=(lanes.first(wrong.ravel()),))
+        return groups
 
     def _shuffle(self, site: int, mask: Value, value: Value, source: Value) -> np.ndarray:
         lanes = self.lanes
-        if char_of(value) not in "ilfd":
-            kind = np.dtype(char_of(value)).name
-            raise TypeError(f"Numba shuffles int32, int64, float32 and float64, not {kind}")
+        _takes("a shuffle", "ilfd", value)
+        _takes("the mask of a shuffle", WORDS, mask)
         value = strong(value)
         own = lanes.per_warp(self.laneid)
         source = lanes.per_warp(source)
         source = np.where((source >= 0) & (source < WARP), source, own)
-        self._check_members(site, mask)
+        groups = self._meeting(site, mask)
         self.launch.meet("shuffle", site, lanes)
         shuffled = np.take_along_axis(lanes.per_warp(value), source, 1).ravel()
-        return shuffled if lanes.mask is None else self._without_absent(site, shuffled, source)
+        everybody = lanes.mask is None and len(groups) == 1
+        return shuffled if everybody else self._without_absent(site, shuffled, source, groups)
 
-    def _without_absent(self, site: int, shuffled: np.ndarray, source: np.ndarray) -> np.ndarray:
+    def _without_absent(
+        self, site: int, shuffled: np.ndarray, source: np.ndarray, groups: list[np.ndarray]
+    ) -> np.ndarray:
         """What comes from lanes that do not take part is undefined: a NaN, reported once it is stored.
 
         An integer cannot say so: it gets arbitrary bits, and the launch finds out what depends on them.
         """
         lanes = self.lanes
-        here = lanes.active()
-        absent = here & ~np.take_along_axis(lanes.per_warp(here), source, 1).ravel()
+        missing = np.zeros(source.shape, bool)
+        for group in groups:
+            missing |= group & ~np.take_along_axis(group, source, 1)
+        absent = missing.ravel()
         if not absent.any():
             return shuffled
         if shuffled.dtype.kind != "f":
@@ -275,24 +301,29 @@ class CudaModule:
         return np.where(absent, shuffled.dtype.type(np.nan), shuffled)
 
     def shfl_sync(self, site: int, mask: Value, value: Value, lane: Value) -> Value:
-        return self._shuffle(site, mask, value, np.asarray(lane) % WARP)
+        return self._shuffle(site, mask, value, _distance(lane))
 
     def shfl_xor_sync(self, site: int, mask: Value, value: Value, distance: Value) -> Value:
-        return self._shuffle(site, mask, value, self.laneid ^ distance)
+        return self._shuffle(site, mask, value, self.laneid ^ _distance(distance))
 
     def shfl_up_sync(self, site: int, mask: Value, value: Value, distance: Value) -> Value:
-        return self._shuffle(site, mask, value, self.laneid - distance)
+        return self._shuffle(site, mask, value, self.laneid - _distance(distance))
 
     def shfl_down_sync(self, site: int, mask: Value, value: Value, distance: Value) -> Value:
-        return self._shuffle(site, mask, value, self.laneid + distance)
+        return self._shuffle(site, mask, value, self.laneid + _distance(distance))
 
     def _vote(
         self, site: int, mask: Value, predicate: Value, reduce: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> np.ndarray:
         lanes = self.lanes
-        self._check_members(site, mask)
+        _takes("a vote", INTEGERS, predicate)
+        _takes("the mask of a vote", WORDS, mask)
+        groups = self._meeting(site, mask)
         self.launch.meet("vote", site, lanes)
-        return np.repeat(reduce(lanes.per_warp(predicate), lanes.per_warp(lanes.active())), WARP)
+        first, *others = (np.repeat(reduce(lanes.per_warp(predicate), group), WARP) for group in groups)
+        for group, other in zip(groups[1:], others, strict=True):
+            first = np.where(group.ravel(), other, first)
+        return first
 
     def all_sync(self, site: int, mask: Value, predicate: Value) -> Value:
         return self._vote(site, mask, predicate, lambda p, here: (p.astype(bool) | ~here).all(1))
@@ -323,6 +354,8 @@ class CudaModule:
         return self.lanes.count("fma", site, fused(a, b, c))
 
     def selp(self, site: int, condition: Value, a: Value, b: Value) -> Value:
+        _takes("selp", "?", condition)
+        _takes("selp", "hilHILfd", a, b)
         if char_of(a) != char_of(b):
             kinds = " and ".join(np.dtype(char_of(value)).name for value in (a, b))
             raise TypeError(f"Numba has selp for two values of one type, not for {kinds}")
@@ -354,6 +387,20 @@ class CudaModule:
         """One more than the number of the lowest set bit; 0 for 0."""
         bits = _bits(_integer(x))
         return np.where(bits.any(-1), bits.argmax(-1) + 1, 0).astype(np.uint32)[()]
+
+
+def _takes(what: str, kinds: str, *values: Value) -> None:
+    """Refuse numbers of types that Numba does not compile this for."""
+    for value in values:
+        if char_of(value) not in kinds:
+            names = ", ".join(np.dtype(kind).name for kind in kinds)
+            raise TypeError(f"Numba has {what} for {names}, not for {np.dtype(char_of(value)).name}")
+
+
+def _distance(distance: Value) -> np.ndarray:
+    """How far a shuffle reaches, or from which lane: PTX takes the low five bits."""
+    _takes("a shuffle's distance", WORDS, distance)
+    return np.asarray(distance).astype(np.int64) & WARP - 1
 
 
 def _word(votes: np.ndarray) -> np.ndarray:

@@ -44,6 +44,12 @@ def _equal(one: Value, other: Value) -> bool:
     return bool(np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f"))
 
 
+def _truth(value: Value) -> bool:
+    if isinstance(value, ARRAYS):
+        raise TypeError("an array as a condition")
+    return bool(value)
+
+
 def kinds_of(values: tuple) -> tuple:
     """What tells one specialisation of a function from another: the types of its arguments."""
     kinds: list = []
@@ -157,6 +163,7 @@ class Lanes(Accesses, Arithmetic):
     def _divide(self, condition: Value, line: int) -> Branch:
         saved = self.mask
         if type(condition) is not ndarray:
+            _truth(condition)
             return Branch(saved, saved, NOBODY) if condition else Branch(saved, NOBODY, saved)
         condition = condition.astype(bool, copy=False)
         yes, no = (condition, ~condition) if saved is None else (condition & saved, ~condition & saved)
@@ -183,7 +190,7 @@ class Lanes(Accesses, Arithmetic):
     def if_exp(self, condition: Value, yes: Value, no: Value, point: int = 0) -> Value:
         """`yes if condition else no`; an operand with side effects comes as a function."""
         if type(condition) is not ndarray:
-            chosen = yes if condition else no
+            chosen = yes if _truth(condition) else no
             return self._unified(point, (chosen() if callable(chosen) else chosen,))[0]
         branch, value = self.branch(condition, 0), UNDEFINED
         for side, operand in ((True, yes), (False, no)):
@@ -198,7 +205,7 @@ class Lanes(Accesses, Arithmetic):
 
     def _logic(self, is_and: bool, a: Value, b: Value) -> Value:
         if type(a) is not ndarray:
-            if bool(a) != is_and:
+            if _truth(a) != is_and:
                 return a
             return b() if callable(b) else b
         truth = a.astype(bool, copy=False)
@@ -210,7 +217,7 @@ class Lanes(Accesses, Arithmetic):
         return np.where(truth, b, a) if is_and else np.where(truth, a, b)
 
     def not_(self, x: Value) -> Value:
-        return ~x.astype(bool, copy=False) if type(x) is ndarray else not x
+        return ~x.astype(bool, copy=False) if type(x) is ndarray else not _truth(x)
 
     # Leaving early
 
@@ -256,7 +263,7 @@ class Lanes(Accesses, Arithmetic):
     def test(self, loop: Loop, condition: Value) -> bool:
         """The condition of a while loop: lanes for which it is false wait for the end of the loop."""
         if type(condition) is not ndarray:
-            return bool(condition)
+            return _truth(condition)
         if count_nonzero(condition) == self.n:
             return True
         condition = condition.astype(bool, copy=False)
@@ -342,7 +349,7 @@ class Lanes(Accesses, Arithmetic):
     # Calls
 
     def frame(self, point: int, arguments: tuple) -> Frame:
-        frame = Frame(self.mask, self.scope, point, self.context)
+        frame = Frame(self.mask, self.scope, point, self.context, arguments)
         self.scope = self.mask
         if self.top is None:
             self.top = frame
@@ -350,18 +357,37 @@ class Lanes(Accesses, Arithmetic):
             self.context = self.context, point, kinds_of(arguments)
         return frame
 
+    @staticmethod
+    def specialisation(frame: Frame) -> tuple:
+        """What tells the compiled function of this call from others of the same source."""
+        return kinds_of(frame.arguments)
+
     def return_(self, frame: Frame, value: Value, given: bool = False) -> None:
         if isinstance(value, ARRAYS) and not given:
             raise TypeError("Numba returns an array from a function only if it is one of its parameters")
-        frame.value = value if frame.value is None else self._select(self.mask, frame.value, value)
+        if value is None:
+            frame.empty = self.active() if frame.empty is None else frame.empty | self.active()
+        else:
+            frame.value = value if frame.value is None else self._select(self.mask, frame.value, value)
         frame.returned = self._depart(frame.returned)
 
     def end_frame(self, frame: Frame) -> Value:
         value = self._unified(frame.point, (frame.value,))[0]
+        if self.some():  # these came to the end of the function
+            frame.empty = self.active() if frame.empty is None else frame.empty | self.active()
+        self.empty = frame.empty
         self.context, self.scope = frame.outside, frame.scope
         if frame is not self.top:
             self._come_back(frame.returned)
             self.mask = self.without(frame.saved, self.gone)
+        return value
+
+    def given(self, value: Value, name: str, site: int) -> Value:
+        """What a call returned, which must be a value in every lane: Numba ends a thread that uses none."""
+        if value is not None and self.empty is not None:
+            text = f"the function {name} returned no value, {self.whom(self.empty)}"
+            facts: dict[str, Any] = {"array": name, "threads": (self.first(self.empty),)}
+            self.launch.problem("uninitialised read", site, None, text, **facts)
         return value
 
     def probe(self, label: str, *values: Callable[[], Value]) -> None:

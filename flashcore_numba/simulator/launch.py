@@ -120,7 +120,7 @@ class Launch:
         entry = self.program.function(self.kernel)
         values, self.memories = bind(self.kernel, args)
         self.types = infer(self.program, entry, values)
-        self.allocations = [memory.allocation for memory in self.memories]
+        self.allocations = list(dict.fromkeys(memory.allocation for memory in self.memories))
         blocks, counted = range(math.prod(self.grid)), self.counted_blocks
         self.blocks_run, self.blocks_counted = len(blocks), len(counted)
         together = 1 if self.scheduled else max(1, self.max_lanes // self.padded)
@@ -271,6 +271,7 @@ class Launch:
         log, memory.log, memory.logged_lanes = memory.log, [], 0
         allocation = memory.allocation
         self.counter.count(memory, log)
+        final = final and not allocation.several
         is_global = memory.space == GLOBAL and not isinstance(memory, Merged)
         if self.races and is_global and log and (allocation.ever_written or not final):
             races.check_blocks(self, allocation, log, final)

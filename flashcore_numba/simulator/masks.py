@@ -56,6 +56,7 @@ class LaneSet:
         self.warp_syncs = np.zeros(self.n, np.int64)  # syncwarp calls since the last barrier
         self.acquired = np.zeros(self.n, bool)  # lanes that have waited for others since the last barrier
         self.known_syncs: Any = None  # [lanes, WARP]: those of its warp's lanes that each lane knows of
+        self.empty: Mask = None  # lanes to which the last call returned no value
         self.merging: Any = None  # the accesses of one instruction to several arrays
         self.nan_sites = np.full(self.n, -1)  # where each lane first made a NaN
         self.epoch = np.zeros(self.n, np.int64)  # barriers that only some of the blocks have passed

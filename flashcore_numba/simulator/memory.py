@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from flashcore_numba.simulator.rules import Value
 
-GLOBAL, SHARED = "global", "shared"
+GLOBAL, SHARED, CONSTANT = "global", "shared", "constant"
 
 
 class Allocation:
@@ -26,6 +26,7 @@ class Allocation:
         self.recent_lanes = 0
         self.written = False  # since the last barrier
         self.ever_written = False
+        self.several = False  # seen as elements of several types, each with a memory of its own
         self.itemsize = 0  # the smallest element of its memories: the cell of the race check
         self.blocks: Any = None  # races.Touched: who touched what, over the whole launch
 
@@ -106,6 +107,18 @@ class View:
             return self
         offset = np.where(lanes, other.offset, self.offset)
         return View(self.memory, offset, self.shape, self.strides, self.is_part)
+
+
+def constants(value: Any) -> Any:
+    """A global array as the kernel has it, which Numba freezes when it compiles; in tuples, too."""
+    if isinstance(value, tuple) and any(isinstance(item, np.ndarray | tuple) for item in value):
+        return tuple(map(constants, value))
+    if not isinstance(value, np.ndarray):
+        return value
+    flat = np.array(value, order="C").ravel()
+    flat.flags.writeable = False
+    allocation = Allocation("constant array", CONSTANT, flat.nbytes, max(flat.itemsize, flat.nbytes))
+    return View(Memory(allocation, flat), 0, value.shape)
 
 
 class FromEnd(int):

@@ -12,6 +12,7 @@ import numpy as np
 
 from flashcore_numba.simulator import vecmath
 from flashcore_numba.simulator.intrinsics import SUPPORTED
+from flashcore_numba.simulator.memory import constants
 from flashcore_numba.simulator.problems import Site, Unsupported
 from flashcore_numba.simulator.rules import INT64_MAX, INT64_MIN
 
@@ -23,7 +24,8 @@ Node = ast.expr | ast.stmt
 CUDA_MODULES = ("numba.cuda", "flashcore_numba.simulator.cuda")
 """What a kernel may have imported as `cuda`; Numba may be absent."""
 
-ATTRIBUTES = {"shape", "strides", "size", "ndim", "dtype", "real", "imag", "x", "y", "z"}
+OF_ARRAYS = {"shape", "strides", "size", "ndim", "dtype"}
+ATTRIBUTES = OF_ARRAYS | {"real", "imag", "x", "y", "z"}
 """What a kernel may ask of a value of its own."""
 
 
@@ -111,9 +113,10 @@ class Names(ast.NodeTransformer):
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             self.scope[name] = cell.cell_contents
         self.environment: dict[str, Any] = {}
-        self.temporaries = 0
+        self.temporaries = self.shared_arrays = 0
         self.unsure: set[str] = set()  # local variables that are read where they may have no value
         self.literals: set[str] = set()  # local names that stand for a literal
+        self.discarded: ast.expr | None = None  # a call whose result nobody takes
         self.is_generator = False
 
     def error(self, node: Node, what: str) -> NoReturn:
@@ -150,7 +153,7 @@ class Names(ast.NodeTransformer):
         if type(value) in (float, complex):
             return self.bind(np.array(value)[()])
         if isinstance(value, int | str | tuple | type(None) | np.ndarray | np.number | np.bool_ | np.dtype):
-            return self.bind(value)
+            return self.bind(constants(value))
         twin = vecmath.function(value)
         if twin is None:
             self.error(node, f"the {type(value).__name__} {ast.unparse(node)} as a value")
@@ -224,4 +227,7 @@ class Names(ast.NodeTransformer):
             return self.cuda_path(node, found.value) if found.is_cuda else self.constant(node, found.value)
         if node.attr not in ATTRIBUTES:
             self.error(node, f"the attribute .{node.attr}")
-        return ast.Attribute(self.visit(node.value), node.attr, ast.Load())
+        value = self.visit(node.value)
+        if node.attr in OF_ARRAYS:
+            return call("attribute", value, node.attr)
+        return ast.Attribute(value, node.attr, ast.Load())

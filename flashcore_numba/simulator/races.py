@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 WARP = 32
 NOBODY, SEVERAL, TOGETHER = -1, -2, -3
+MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
 class Batch:
@@ -45,18 +46,24 @@ class Batch:
         self.site = np.repeat([access.site for access in accesses], counts)
         self.op = np.repeat([access.op for access in accesses], counts)
 
-    def add_values(self, accesses: Sequence[Access]) -> None:
-        """The column `value`: what each entry stored; NaN, equal to nothing, where that is not known."""
-        columns = []
+    def add_bits(self, accesses: Sequence[Access]) -> None:
+        """The column `bits`: what each entry stored into its cell; 0 for a load or an atomic operation."""
+        columns, size = [], min(self.unit, 8)
         for access in accesses:
-            n, value = access.lanes.n, np.nan if access.value is None else access.value
-            if np.iscomplexobj(value):
-                value = np.nan
-            value = np.broadcast_to(np.asarray(value, np.float64), n)
-            value = value if access.mask is None else value[access.mask]
-            span = access.width * access.memory.itemsize // self.unit
-            columns.append(np.repeat(value, span) if span > 1 else value)
-        self.value = np.concatenate(columns)
+            cells = access.lanes.n if access.mask is None else int(access.mask.sum())
+            cells *= access.width * access.memory.itemsize // self.unit
+            if access.op != STORE:
+                columns.append(np.zeros(cells, np.uint64))
+                continue
+            values = access.value if access.width > 1 else (access.value,)
+            with np.errstate(all="ignore"):
+                stored = np.stack(
+                    [np.broadcast_to(v, access.lanes.n).astype(access.memory.flat.dtype) for v in values], 1
+                )
+            bits = (stored if access.mask is None else stored[access.mask]).view(f"u{size}").astype(np.uint64)
+            bits = bits.reshape(cells, -1)  # two halves of a complex128
+            columns.append(bits[:, 0] if self.unit == size else bits[:, 0] * MIX ^ bits[:, 1])
+        self.bits = np.concatenate(columns)
 
     def only(self, keep: np.ndarray) -> "Batch":
         part = object.__new__(Batch)
@@ -72,7 +79,7 @@ class Touched:
 
     def __init__(self, size: int) -> None:
         self.block, self.site = np.full((2, 3, size), NOBODY, np.int64)
-        self.value = np.full(size, np.nan)
+        self.bits = np.zeros(size, np.uint64)
         self.mixed = np.zeros(size, bool)  # cells that got different values
 
     def add(self, batch: Batch) -> Iterator[tuple[int, int]]:
@@ -96,9 +103,9 @@ class Touched:
         earlier = block[cells]
         block[cells], self.site[op][cells] = batch.block, batch.site
         if op == STORE:
-            differs = (earlier != NOBODY) & (self.value[cells] != batch.value)
-            self.value[cells] = batch.value
-            differs |= self.value[cells] != batch.value
+            differs = (earlier != NOBODY) & (self.bits[cells] != batch.bits)
+            self.bits[cells] = batch.bits
+            differs |= self.bits[cells] != batch.bits
             self.mixed[cells[differs]] = True
         several = (block[cells] != batch.block) | ((earlier != NOBODY) & (earlier != batch.block))
         block[cells[several]] = SEVERAL
@@ -148,15 +155,21 @@ def _contested(cells: np.ndarray, op: np.ndarray, party: np.ndarray) -> np.ndarr
 
 
 def end_epoch(launch: "Launch", allocation: Allocation) -> None:
-    """All threads passed a barrier: check the accesses since the last one against each other."""
+    """The group's threads passed a barrier: check their accesses since the last one against each other."""
     accesses, written = allocation.recent, allocation.written
     allocation.recent, allocation.recent_lanes, allocation.written = [], 0, False
+    if launch.scheduled and allocation.space != SHARED:  # other blocks may wait somewhere before theirs
+        others = [access for access in accesses if access.lanes.group is not launch.group]
+        if others:
+            accesses = [access for access in accesses if access.lanes.group is launch.group]
+            allocation.recent = others
+            allocation.written = any(access.op != LOAD for access in others)
     if not written or not accesses:
         return
     batch = Batch(allocation, accesses)
     contested = _contested(batch.cells, batch.op, _party(batch, batch.ids, batch.cells))
     if contested.any():
-        batch.add_values(accesses)
+        batch.add_bits(accesses)
     batch = batch.only(contested)
     if len(batch.cells) == 0:
         return
@@ -247,11 +260,11 @@ def _alike(batch: Batch, ids: np.ndarray, slots: np.ndarray) -> np.ndarray:
     """Marks stores by several parties that all write one value to the slot: their order changes nothing."""
     store = batch.op == STORE
     size = int(slots.max()) + 1
-    value, owner = np.full(size, np.nan), np.full(size, NOBODY)
+    bits, owner = np.zeros(size, np.uint64), np.full(size, NOBODY)
     where = slots[store]
-    value[where], owner[where] = batch.value[store], ids[store]
+    bits[where], owner[where] = batch.bits[store], ids[store]
     mixed, shared = np.zeros((2, size), bool)
-    mixed[where[value[where] != batch.value[store]]] = True
+    mixed[where[bits[where] != batch.bits[store]]] = True
     shared[where[owner[where] != ids[store]]] = True
     return store & (shared & ~mixed)[slots]
 
@@ -298,13 +311,13 @@ def check_blocks(launch: "Launch", allocation: Allocation, accesses: Sequence[Ac
     """Blocks have no order among themselves: what one writes no other may touch during the launch.
 
     That some are ordered, by `cuda.threadfence` and an atomic, is not followed: what a block reads after it
-    has executed a fence is not checked, nor what a thread touches after it has waited for a flag or a lock.
+    has executed both is not checked, nor what a thread touches after it has waited for a flag or a lock.
     """
     accesses = [access for access in accesses if not access.fenced]
     if np.prod(launch.grid) == 1 or not accesses:
         return
     batch = Batch(allocation, accesses)
-    batch.add_values(accesses)
+    batch.add_bits(accesses)
     if allocation.blocks is None:
         if final:
             batch = batch.only(_contested(batch.cells, batch.op, _party(batch, batch.block, batch.cells)))

@@ -26,6 +26,7 @@ class VectorFunction(Protocol):
     """A rewritten function, of the machine (`Lanes`) and the arguments."""
 
     is_generator: bool  # it yields at barriers
+    is_sure: bool  # it returns a value by every path, or by none
 
     def __call__(self, machine: Any, *args: Any) -> Any: ...
 
@@ -46,6 +47,7 @@ class Program:
         self.waits = False  # has a loop that may wait for other threads
         self.types: dict[tuple, Any] = {}  # by the arguments' types: what typist.infer found
         self.array_names: dict[int, str] = {}  # site of cuda.shared.array(...) -> the variable's name
+        self.shared_arrays: dict[int, tuple] = {}  # the same site -> the function and which of its arrays
         self.functions: dict[tuple[FunctionType, Site | None], VectorFunction] = {}
         self.entry: FunctionType | None = None  # the kernel itself
         # Functions being rewritten, and who calls them.
@@ -175,6 +177,25 @@ def _waits(node: ast.While) -> bool:
     return False
 
 
+def _polls(node: ast.While) -> bool:
+    """Does an atomic operation in this loop tell what others have written? One that adds hands out work."""
+    dropped = {n.value for n in ast.walk(node) if isinstance(n, ast.Expr)}
+    return any(_atomic(n) and n not in dropped and not _adds(n) for n in ast.walk(node))
+
+
+def _atomic(node: ast.AST) -> bool:
+    """Is it a call of `cuda.atomic.something`?"""
+    function = node.func if isinstance(node, ast.Call) else None
+    owner = function.value if isinstance(function, ast.Attribute) else None
+    return isinstance(owner, ast.Attribute) and owner.attr == "atomic"
+
+
+def _adds(call: Any) -> bool:
+    """Does this atomic operation change its element by a number other than 0, whatever it holds?"""
+    step = call.args[-1] if call.args else None
+    return call.func.attr in ("add", "sub", "inc") and isinstance(step, ast.Constant) and bool(step.value)
+
+
 class _Unsure(ast.NodeVisitor):
     """Finds the variables that are read where not every path has assigned them."""
 
@@ -236,6 +257,18 @@ def _leaves(node: ast.AST, in_loop: bool = False) -> bool:
         return not in_loop
     inside = in_loop or isinstance(node, ast.For | ast.While)
     return any(_leaves(child, inside) for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _returns(statements: list) -> bool:
+    """Does every path through a suite return?"""
+    last = statements[-1]
+    if isinstance(last, ast.If):
+        return bool(last.orelse) and _returns(last.body) and _returns(last.orelse)
+    return isinstance(last, ast.Return)
 
 
 def _literals(stored: Mapping[ast.AST, Counter[str]], tree: ast.FunctionDef) -> set[str]:
@@ -302,6 +335,9 @@ class Rewriter(Expressions):
         exec(compile(module, self.file, "exec"), self.environment)
         rewritten = self.environment[tree.name]
         rewritten.is_generator = self.is_generator
+        found = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
+        returns = [value is not None and not _is_none(value) for value in found]
+        rewritten.is_sure = not any(returns) or (all(returns) and _returns(tree.body))
         return rewritten
 
     def block(self, statements: list) -> list:
@@ -494,7 +530,7 @@ class Rewriter(Expressions):
                 body.append(ast.If(idle, [ast.Expr(ast.Yield(call("waiting", loop)))], []))
             else:
                 body.append(ast.Expr(call("check_idle", loop, idle)))
-            if any(isinstance(n, ast.Attribute) and n.attr == "atomic" for n in ast.walk(node)):
+            if _polls(node):
                 after = [ast.Expr(call("acquire"))]
         test = ast.BoolOp(ast.And(), [call("again", loop), call("test", loop, self.visit(node.test))])
         return [start, *head, ast.While(test, body, []), ast.Expr(call("end_loop", loop)), *after]
@@ -506,7 +542,7 @@ class Rewriter(Expressions):
         return ast.Expr(call("continue_", load_name(self.loops[-1])))
 
     def visit_Return(self, node: ast.Return) -> ast.stmt:
-        if node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None):
+        if node.value is None or _is_none(node.value):
             return ast.Expr(call("return_", load_name("_f"), None))
         if self.function is self.program.entry:
             self.refuse(node, "a kernel that returns a value")
@@ -516,6 +552,7 @@ class Rewriter(Expressions):
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
         if isinstance(node.value, ast.Constant):  # a docstring
             return ast.Pass()
+        self.discarded = node.value
         return ast.Expr(self.visit(node.value))
 
     def visit_Pass(self, node: ast.Pass) -> ast.stmt:

@@ -256,7 +256,7 @@ class Typist(Lanes):
     # Calls
 
     def frame(self, point: int, arguments: tuple) -> Frame:
-        frame = Frame(self.returned, None, point, self.context)
+        frame = Frame(self.returned, None, point, self.context, arguments)
         if self.top is None:
             self.top = frame
         else:
@@ -271,6 +271,9 @@ class Typist(Lanes):
     def end_frame(self, frame: Frame) -> Value:
         value = self._note(frame.point, (frame.value,))[0]
         self.context, self.returned = frame.outside, frame.saved
+        return value
+
+    def given(self, value: Value, name: str, site: int) -> Value:
         return value
 
     def probe(self, label: str, *values: Any) -> None:
@@ -288,8 +291,6 @@ class Typist(Lanes):
         return self.load(array, index[0] if len(index) == 1 else index, site)
 
     def load(self, array: Any, index: Any, site: int) -> Value:
-        if type(array) is np.ndarray:
-            array = Sketch(array.dtype, array.ndim)
         if isinstance(array, ARRAYS):
             left = array.ndim - (len(index) if type(index) is tuple else 1)
             return Sketch(array.dtype, left) if left else _empty(array.dtype.char)
@@ -350,7 +351,7 @@ class Names(CudaModule):
     gridsize = grid
 
     def _shared_array(
-        self, site: int, shape: int | tuple[int, ...], dtype: Any, alignment: int | None = None
+        self, site: int, shape: int | tuple[int, ...], dtype: Any, alignment: int | None = None, **_: Any
     ) -> Any:
         return Sketch(as_dtype(dtype), len(shape) if isinstance(shape, tuple) else 1)
 

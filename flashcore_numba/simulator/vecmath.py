@@ -153,6 +153,8 @@ def _to_float(x: Value) -> Value:
 
 
 def _length(x: Value) -> int:
+    if isinstance(x, np.ndarray):
+        raise TypeError("len() of a number")
     return x.shape[0] if isinstance(x, ARRAYS) else len(x)
 
 

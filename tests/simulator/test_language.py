@@ -319,6 +319,68 @@ def test_atomics(rng):
         np.testing.assert_array_equal(old, before if order == "lockstep" else before[::-1])
 
 
+TABLE = np.arange(12, dtype=np.float32).reshape(3, 4)
+TWO = (TABLE, TABLE[:, ::2] + 100)
+
+
+@cuda.jit
+def constant_rows(y, n):
+    i = cuda.threadIdx.x
+    table = cuda.const.array_like(TABLE)
+    row = table[i % 3]
+    y[0, i] = row[i % 4]
+    y[1, i] = table[1:, 2][i % 2] + len(table) + table.shape[1]
+    chosen = TABLE if i < n else TWO[1]
+    y[2, i] = chosen[i % 3, 1]
+    y[3, i] = TWO[i % 2][2, 0]
+
+
+@cuda.jit
+def constant_out_of_bounds(y, n):
+    i = cuda.threadIdx.x
+    row = TABLE[i % n]
+    y[0, i] = row[i % 4]
+
+
+@cuda.jit
+def constant_store(y, n):
+    TABLE[0, 0] = n
+
+
+def test_constant_arrays_have_rows_and_slices():
+    """A row that each lane chooses, as of any other array; nothing is counted as memory traffic."""
+    i, y = np.arange(32), np.zeros((4, 32))
+    totals = run(constant_rows, y, 7).totals()
+    rows = [TABLE[i % 3, i % 4], TABLE[1 + i % 2, 2] + 7, np.where(i < 7, TABLE[i % 3, 1], TWO[1][i % 3, 1])]
+    np.testing.assert_array_equal(y, [*rows, np.where(i % 2, TWO[1][2, 0], TABLE[2, 0])])
+    assert totals["global_load_requests"] == totals["shared_load_requests"] == 0
+    run(constant_out_of_bounds, y, 3)
+    (problem,) = simulate(constant_out_of_bounds, 1, 32, y, 4).problems
+    assert problem.kind == "out of bounds" and "index [3] of constant array" in problem.text
+    with pytest.raises(Unsupported, match="TABLE"):
+        run(constant_store, y, 3)
+    assert TABLE[0, 0] == 0
+
+
+@cuda.jit
+def extremes(x, y):
+    i = cuda.threadIdx.x
+    cuda.atomic.max(y, (0, i), x[i])
+    cuda.atomic.min(y, (1, i), x[i])
+    cuda.atomic.nanmax(y, (2, i), x[i])
+    cuda.atomic.nanmin(y, (3, i), x[i])
+
+
+def test_atomic_extremes_of_what_is_no_number():
+    """max and min keep a NaN in memory, nanmax and nanmin replace it; one as the operand changes nothing."""
+    x, y = np.zeros(32, np.float32), np.full((4, 32), np.nan, np.float32)
+    y[:, 16:], x[8:24] = 1, np.nan
+    run(extremes, x, y)
+    of_numbers = np.where(np.arange(32) < 24, 1, [[1], [0]])[:, 16:]
+    np.testing.assert_array_equal(y[:, 16:], np.tile(of_numbers, (2, 1)))
+    assert np.isnan(y[:2, :16]).all() and (y[2:, :8] == 0).all() and np.isnan(y[2:, 8:16]).all()
+
+
 @cuda.jit
 def warp_functions(x, out):
     i = cuda.threadIdx.x

@@ -222,7 +222,7 @@ def wide_number(src, dst):
 @pytest.mark.parametrize(
     "kernel, says",
     [
-        (number_as_array, "2 indices of what has not so many dimensions"),
+        (number_as_array, "an index of a number"),
         (array_as_number, "an array where a number is needed"),
         (array_as_index, "an array where a number is needed"),
         (number_as_type, "a value where a type is needed"),
@@ -282,6 +282,60 @@ def test_calls_of_a_device_function_can_be_kept_apart():
     assert chains == {(4, 5)}
     assert all(problem.site.caller is None for problem in plain.problems)
     assert [p.site.line for p in plain.problems] == [races[0].site.line]
+
+
+@cuda.jit(device=True)
+def mirrored(value, waits):
+    tile = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    if waits:
+        cuda.syncthreads()
+    tile[t] = value
+    cuda.syncthreads()
+    return tile[63 - t]
+
+
+@cuda.jit
+def mirrors_twice(dst, waits):
+    t = cuda.threadIdx.x
+    dst[t] = mirrored(float32(t), False) + mirrored(float32(2 * t), waits)
+
+
+@pytest.mark.parametrize("calls", [False, True])
+@pytest.mark.parametrize("order", ["lockstep", "reverse"])
+def test_all_calls_of_a_device_function_have_one_shared_array(order, calls):
+    """PTX declares it once, so the second call overwrites what a slow thread still reads in the first."""
+    options = {"order": order, "calls": calls}
+    right = simulate(mirrors_twice, 1, 64, vector(), True, **options).check()
+    assert right.totals()["shared_bytes_per_block"] == 256
+    (problem,) = simulate(mirrors_twice, 1, 64, vector(), False, **options).problems
+    assert problem.kind == "race"
+
+
+@cuda.jit
+def mirrors_two_types(dst):
+    t = cuda.threadIdx.x
+    dst[t] = mirrored(t, False) + mirrored(float32(t), False)
+
+
+@cuda.jit
+def each_half_its_own(dst):
+    t = cuda.threadIdx.x
+    if t < 32:
+        left = cuda.shared.array(32, float32)
+        left[t] = t
+    else:
+        right = cuda.shared.array(32, float32)
+        right[t - 32] = t
+    dst[t] = t
+
+
+@pytest.mark.parametrize("order", ["lockstep", "forward", "reverse", "random:1", "random:2"])
+def test_shared_bytes_are_those_of_the_arrays_that_are_compiled(order):
+    """For other types of arguments Numba compiles the function again; which warp comes first is no matter."""
+    for kernel, nbytes in ((mirrors_two_types, 512), (each_half_its_own, 256)):
+        totals = simulate(kernel, 4, 64, vector(), order=order).check().totals()
+        assert totals["shared_bytes_per_block"] == nbytes
 
 
 @cuda.jit

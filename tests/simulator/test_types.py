@@ -1,6 +1,7 @@
 """Numba's types for numbers: every operator on every pair of types, asked of Numba; and values that wrap."""
 
 import builtins
+import linecache
 import math
 import operator
 from fractions import Fraction
@@ -8,9 +9,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from numba import cuda, float32, int8, int32, int64, uint8, uint32, uint64
-from numba.cuda import types
+from numba.cuda import cudadecl, types
 from numba.cuda.descriptor import cuda_target
 
+from flashcore_numba.run.compiler import why_not
 from flashcore_numba.simulator import Unsupported, simulate
 from flashcore_numba.simulator.arithmetic import Arithmetic
 from flashcore_numba.simulator.rules import char_of, convert
@@ -233,11 +235,118 @@ def mixed_choice(x):
     x[0] = cuda.selp(x[0] > 0, x[0], 0.0)
 
 
-@pytest.mark.parametrize("kernel", [float_index, float_bits, unsigned_shuffle, truth_shuffle, mixed_choice])
+@cuda.jit
+def number_with_an_index(x):
+    x[1] = x[cuda.threadIdx.x][0]
+
+
+@cuda.jit
+def number_with_a_length(x):
+    x[1] = len(x[cuda.threadIdx.x])
+
+
+@cuda.jit
+def number_with_a_shape(x):
+    x[1] = x[cuda.threadIdx.x].shape[0]
+
+
+@cuda.jit
+def number_with_a_size(x):
+    x[1] = x[cuda.threadIdx.x].size
+
+
+NUMBERS_AS_ARRAYS = [number_with_an_index, number_with_a_length, number_with_a_shape, number_with_a_size]
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [float_index, float_bits, unsigned_shuffle, truth_shuffle, mixed_choice, *NUMBERS_AS_ARRAYS],
+)
 def test_types_that_numba_refuses(kernel):
     line = kernel.py_func.__code__.co_firstlineno + 2
     with pytest.raises(Unsupported, match=rf"test_types\.py:{line}: the simulator cannot run this line"):
         simulate(kernel, 1, 32, np.ones(32, np.float32))
+
+
+OF_A_KIND = {
+    "vote": "x[0] = cuda.any_sync(0xFFFFFFFF, y[0])",
+    "mask of a vote": "x[0] = cuda.all_sync(y[0], x[0] > 0)",
+    "mask of a shuffle": "x[0] = cuda.shfl_sync(y[0], x[0], 0)",
+    "distance": "x[0] = cuda.shfl_xor_sync(0xFFFFFFFF, x[0], y[0])",
+    "lane": "x[0] = cuda.shfl_sync(0xFFFFFFFF, x[0], y[0])",
+    "condition": "x[0] = cuda.selp(y[0], x[0], x[1])",
+    "choice": "x[0] = cuda.selp(x[0] > 0, y[0], y[1])",
+    "array as a condition": "x[0] = 1 if y else 2",
+    "array in a condition": "x[0] = x[0] > 0 or not y",
+    "tuple of one index": "cuda.atomic.add(x, (0,), y[0])",
+    "dimensions": "x[0] = cuda.grid(y[0])",
+}
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+@pytest.mark.parametrize("case", OF_A_KIND)
+def test_what_numba_compiles_for_a_kind_of_number(case):
+    """Numba's own compiler, which needs no GPU, says what it takes; the simulator takes the same."""
+    text = f"def kernel(x, y):\n    {OF_A_KIND[case]}\n"
+    file = f"<{case}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    scope = {"cuda": cuda}
+    exec(compile(text, file, "exec"), scope)
+    kernel = scope["kernel"]
+    for kind in ("bool", "int8", "int32", "uint64", "float32"):
+        element = types.boolean if kind == "bool" else getattr(types, kind)
+        try:
+            cuda.compile_ptx(kernel, (types.float32[:], element[:]), cc=(9, 0))
+            compiled = True
+        except Exception:
+            compiled = False
+        try:
+            simulate(kernel, 1, 32, np.ones(2, np.float32), np.ones(2, kind), races=False)
+            assert compiled, kind
+        except Unsupported:
+            assert not compiled, kind
+
+
+def make_atomic(operation):
+    @cuda.jit
+    def atomic(x):
+        operation(x, 0, x[1])
+
+    return atomic
+
+
+ATOMICS = ["add", "sub", "max", "min", "nanmax", "nanmin", "and_", "or_", "xor", "exch", "inc", "dec"]
+
+
+@pytest.mark.parametrize("name", ATOMICS)
+def test_arrays_that_numba_has_an_atomic_for(name, numba_type):
+    kernel = make_atomic(getattr(cuda.atomic, name))
+    template = getattr(cudadecl.CudaAtomicTemplate, f"resolve_{name}")(None, None)
+    for kind in NUMBERS:
+        element = types.boolean if kind == "bool" else getattr(types, kind)
+        operands = types.Array(element, 1, "C"), types.intp, element
+        try:
+            known = cuda_target.typing_context.resolve_function_type(template, operands, {}) is not None
+        except Exception:
+            known = False
+        x = np.ones(2, kind)
+        if known:
+            simulate(kernel, 1, 1, x).check()
+        else:
+            with pytest.raises(Unsupported, match=rf"Numba has no atomic\.{name} for {kind}"):
+                simulate(kernel, 1, 1, x)
+
+
+@cuda.jit
+def swaps(x):
+    cuda.atomic.cas(x, 0, 0, 1)
+
+
+def test_compare_and_swap_is_for_integers():
+    simulate(swaps, 1, 32, np.zeros(1, np.uint64)).check()
+    for kind in ("float32", "int8"):
+        with pytest.raises(Unsupported, match=f"Numba has no atomic.cas for {kind}"):
+            simulate(swaps, 1, 32, np.zeros(1, kind))
 
 
 # One type for a variable over all paths, also over those that no thread takes

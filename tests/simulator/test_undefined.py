@@ -136,3 +136,56 @@ def test_integers_of_absent_lanes(order):
     y = np.zeros(32, np.int64)
     simulate(absent_but_unused, 1, 32, x, y, order=order).check()
     assert y[0] == x[:16].sum()
+
+
+@cuda.jit(device=True)  # noqa: RET503
+def reciprocal(v):
+    if v > 0:
+        return 1 / v
+
+
+@cuda.jit(device=True)
+def root_or_nothing(v):
+    if v < 0:
+        return None
+    return v**0.5
+
+
+@cuda.jit(device=True)  # noqa: RET503
+def sign(v):
+    if v < 0:
+        return -1.0
+    if v >= 0:
+        return 1.0
+
+
+@cuda.jit
+def takes_what_is_not_returned(x, y):
+    t = cuda.threadIdx.x
+    y[t] = reciprocal(x[t])
+
+
+@cuda.jit
+def takes_nothing(x, y):
+    t = cuda.threadIdx.x
+    y[t] = root_or_nothing(x[t]) + 1
+
+
+@cuda.jit
+def takes_a_sign(x, y):
+    t = cuda.threadIdx.x
+    reciprocal(x[t])
+    y[t] = sign(x[t])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_function_that_returns_a_value_on_some_paths(order):
+    """Numba ends a thread that uses a value which was not returned: it stores nothing, and nobody is told."""
+    x, y = np.arange(-3.0, 29.0), np.zeros(32)
+    for kernel, threads in ((takes_what_is_not_returned, 4), (takes_nothing, 3)):
+        (problem,) = simulate(kernel, 1, 32, x, y, order=order).problems
+        assert problem.kind == "uninitialised read"
+        assert problem.line == kernel.py_func.__code__.co_firstlineno + 3
+        assert f"returned no value, block 0 thread 0 (warp 0 lane 0); {threads} thread(s)" in problem.text
+    simulate(takes_a_sign, 1, 32, x, y, order=order).check()
+    np.testing.assert_array_equal(y, np.where(x < 0, -1, 1))
