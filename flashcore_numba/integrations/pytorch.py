@@ -174,8 +174,8 @@ def attention_paged(
     It has no gradients: where one is wanted, or an array carries a derivative of forward mode, it raises
     RuntimeError. Shapes, options and errors are those of `flashcore_numba.attention_paged`, without its
     stage, out and time_limit; sinks may be of any floating-point type. k_scale, v_scale: of pools of e4m3, a
-    number above 0 or float32 [H_kv]. Autocast casts q to the type of the pools, or to its own where they are
-    of e4m3. Pools are never copied.
+    number above 0 or float32 [H_kv]. q, block_table and lengths may have any strides. Autocast casts q to the
+    type of the pools, or to its own where they are of e4m3, and never the pools.
     """
     check_tensors(q=q, k_pool=k_pool, v_pool=v_pool, block_table=block_table, lengths=lengths)
     if sinks is not None:
@@ -933,8 +933,9 @@ def _forward_paged(
     k_scale, v_scale = (
         one if many is None else many.detach() for one, many in zip(scales[:2], scales[2:], strict=True)
     )
+    q, block_table, lengths = (_readable(x) if x.ndim else x for x in (q, block_table, lengths))
     found = call_paged(
-        *(q.detach(), k_pool.detach(), v_pool.detach(), block_table, lengths),
+        *(q, k_pool.detach(), v_pool.detach(), block_table, lengths),
         causal=causal,
         scale=scale,
         window=(left, right),
