@@ -141,8 +141,8 @@ def make_mask(
 
     attention_mask: bool [B, tokens so far], False for padding. Never returns None where transformers' own
     functions would: not every layer knows by itself whether it is causal. Looks at attention_mask once on
-    the host, unless a graph is being traced or captured. Raises UnsupportedError for what the kernels cannot
-    hide.
+    the host, unless a graph is being traced or captured. Raises ArgumentError for another shape of it, and
+    UnsupportedError for what the kernels cannot hide.
     """
     if isinstance(attention_mask, Mask):  # made already: `generate` makes masks ahead
         return attention_mask
@@ -174,6 +174,11 @@ def make_mask(
         used = used.to(torch.int32)
     mask = Mask(pattern, q_length, kv_length, used)
     if attention_mask is not None:
+        if attention_mask.ndim != 2 or attention_mask.shape[0] != batch_size:
+            raise ArgumentError(
+                f"attention_mask has shape {tuple(attention_mask.shape)}: [B, tokens] is needed, a row for "
+                f"each of {batch_size} sequences, False or 0 for padding"
+            )
         missing = kv_length + kv_offset - attention_mask.shape[-1]
         kept = pad(attention_mask, (0, max(0, missing)))[:, kv_offset : kv_offset + kv_length]
         mask = _padded(mask, kept, end, traced)
