@@ -371,15 +371,19 @@ def _followed(
             "head_norm or gate inside a transform of torch.func: no transform can follow them, so apply them "
             "to what attention returns"
         )
+    if q.is_meta or isinstance(q, FakeTensor):
+        raise UnsupportedError("q has no values: head_norm and gate take tensors of cpu and cuda")
     q, k, v, *gates = under_autocast(q, k, v, *(() if gate is None else (gate,)))
     gate = gates[0] if gates else None
     _check(q, k, v)
     if isinstance(weight, Tensor):
-        head_norm = (weight.detach(), *head_norm[1:])
+        head_norm = (weight.detach().contiguous(), *head_norm[1:])
     if isinstance(arrays["sinks"], Tensor):
         arrays = arrays | {"sinks": arrays["sinks"].float()}
-    arrays = {name: x.detach() if isinstance(x, Tensor) else x for name, x in arrays.items()}
-    out = None if q.is_contiguous() else _like(q, v.shape[-1])
+    arrays = {name: x.detach().contiguous() if isinstance(x, Tensor) else x for name, x in arrays.items()}
+    out = None if q.is_contiguous() and call is call_forward else _like(q, v.shape[-1])
+    if call is call_varlen:
+        out.zero_()  # rows outside all sequences are not written
     gate = _readable(gate) if isinstance(gate, Tensor) else gate
     q, k, v = _readable(q), _readable(k), _readable(v)
     return call(q, k, v, head_norm=head_norm, gate=gate, out=out, **arrays, **options)
@@ -430,7 +434,9 @@ def under_autocast(*arrays: Tensor) -> Sequence[Tensor]:
 
 def _as_autocast_has_it(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether autocast is off or leaves the three as they are, which come from a linear layer as a rule."""
-    if not torch._C._is_any_autocast_enabled() or not torch.is_autocast_enabled(device := q.device.type):
+    if not torch._C._is_any_autocast_enabled() or q.is_meta:  # which autocast does not know
+        return True
+    if not torch.is_autocast_enabled(device := q.device.type):
         return True
     return torch.get_autocast_dtype(device) is q.dtype is k.dtype is v.dtype
 

@@ -882,6 +882,12 @@ def test_tensors_without_memory(rng):
     assert q.grad.is_meta and q.grad.shape == q.shape
 
 
+def test_tensors_without_memory_under_autocast():
+    q = torch.empty(1, 2, 4, 64, dtype=torch.float16, device="meta")
+    with torch.autocast("cpu", torch.bfloat16):  # which leaves them alone, as PyTorch's own attention does
+        assert ADAPTER.attention(q, q, q).dtype is torch.float16
+
+
 def test_a_second_derivative_is_refused_and_never_left_out(rng):
     x, k, v = drawn(rng, (1, 1, 8, 64), (1, 1, 8, 64), (1, 1, 8, 64), grad=True)
     (gradient,) = torch.autograd.grad(loss(ADAPTER.attention)(x, k, v), x, create_graph=True)
