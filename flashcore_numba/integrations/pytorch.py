@@ -381,8 +381,9 @@ def _followed(
     if isinstance(arrays["sinks"], Tensor):
         arrays = arrays | {"sinks": arrays["sinks"].float()}
     arrays = {name: x.detach().contiguous() if isinstance(x, Tensor) else x for name, x in arrays.items()}
-    out = None if q.is_contiguous() and call is call_forward else _like(q, v.shape[-1])
-    if call is call_varlen:
+    packed = call is call_varlen
+    out: Any = _like(q, v.shape[-1]) if packed or not q.is_contiguous() else None
+    if packed:
         out.zero_()  # rows outside all sequences are not written
     gate = _readable(gate) if isinstance(gate, Tensor) else gate
     q, k, v = _readable(q), _readable(k), _readable(v)
