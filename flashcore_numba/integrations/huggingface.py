@@ -146,6 +146,11 @@ def make_mask(
     """
     if isinstance(attention_mask, Mask):  # made already: `generate` makes masks ahead
         return attention_mask
+    if attention_mask is not None and (attention_mask.ndim != 2 or attention_mask.shape[0] != batch_size):
+        raise ArgumentError(
+            f"attention_mask has shape {tuple(attention_mask.shape)}: [B, tokens] is needed, a row for each "
+            f"of {batch_size} sequences, False or 0 for padding"
+        )
     traced = is_tracing(attention_mask)
     square = isinstance(q_offset, int) and q_offset == kv_offset and q_length == kv_length
     if traced:
@@ -174,11 +179,6 @@ def make_mask(
         used = used.to(torch.int32)
     mask = Mask(pattern, q_length, kv_length, used)
     if attention_mask is not None:
-        if attention_mask.ndim != 2 or attention_mask.shape[0] != batch_size:
-            raise ArgumentError(
-                f"attention_mask has shape {tuple(attention_mask.shape)}: [B, tokens] is needed, a row for "
-                f"each of {batch_size} sequences, False or 0 for padding"
-            )
         missing = kv_length + kv_offset - attention_mask.shape[-1]
         kept = pad(attention_mask, (0, max(0, missing)))[:, kv_offset : kv_offset + kv_length]
         mask = _padded(mask, kept, end, traced)
