@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from cuda_reference.shown import shown
 from flashcore_numba.branches.dropout import call
@@ -32,11 +33,19 @@ def attention_dropout(
 
     Returns out [B, H, S_q, D]. Raises ArgumentError and UnsupportedError as
     `flashcore_numba.attention_dropout` does, ArgumentError for what is no tensor and for a generator of
-    another device, and UnsupportedError while a CUDA graph is captured, whose replays would all have one
-    mask. A second derivative raises RuntimeError, and so does the backward pass under
-    `torch.use_deterministic_algorithms`, because its sums depend on the order in which blocks come.
+    another device, and UnsupportedError inside a transform of torch.func, for tensors without values, and
+    while a CUDA graph is captured, whose replays would all have one mask. A second derivative raises
+    RuntimeError, and so does the backward pass under `torch.use_deterministic_algorithms`, because its sums
+    depend on the order in which blocks come.
     """
     check_tensors(q=q, k=k, v=v)
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise UnsupportedError(
+            "attention_dropout is called inside a transform of torch.func, and none can follow it: call "
+            "torch.autograd.grad for gradients"
+        )
+    if q.is_meta or isinstance(q, FakeTensor):
+        raise UnsupportedError("q has no values: attention_dropout takes tensors of cpu and cuda")
     if q.is_cuda and torch.cuda.is_current_stream_capturing():
         raise UnsupportedError("a CUDA graph is being captured: every replay would drop the same elements")
     if generator is None:
@@ -57,7 +66,7 @@ def attention_dropout(
     options = {"p": p, "seed": seed, "offset": offset, "causal": causal, "scale": scale}
     try:
         return _Attention.apply(q, k, v, options)
-    except (ArgumentError, UnsupportedError):
+    except Exception:
         generator.set_state(before)
         raise
 
@@ -69,7 +78,8 @@ def reserve(generator: torch.Generator) -> tuple[int, int]:
     the CPU has no offset: it draws a seed.
     """
     if generator.device.type == "cpu":
-        return int(torch.randint((SEEDS >> 1) - 1, (), generator=generator, dtype=torch.int64)), 0
+        place = {"dtype": torch.int64, "device": "cpu"}  # the default device may be another
+        return int(torch.randint((SEEDS >> 1) - 1, (), generator=generator, **place)), 0
     offset = generator.get_offset()
     generator.set_offset(offset + EACH)
     return generator.initial_seed() % SEEDS, offset

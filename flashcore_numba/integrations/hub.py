@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from flashcore_numba.core.errors import UnsupportedError
-from flashcore_numba.integrations.pytorch import attention, attention_varlen
+from flashcore_numba.core.errors import ArgumentError, UnsupportedError
+from flashcore_numba.integrations.pytorch import attention, attention_varlen, check_tensors
 
 VARIANT = "torch-universal"  # any version of PyTorch, any device
 UNBOUNDED = (-1, -1)
@@ -42,6 +42,12 @@ def flash_attn_func(
     the weights. Raises UnsupportedError for dropout, and what `flashcore_numba.attention` raises.
     """
     _refuse_dropout(dropout_p)
+    check_tensors(q=q, k=k, v=v)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.ndim != 4:  # said of [B, H, S, D], the shape would be another
+            raise ArgumentError(
+                f"{name} has shape {tuple(x.shape)}: four dimensions are needed, [batch, rows, heads, D]"
+            )
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, s_aux)
     out, lse = attention(q, k, v, **options, return_lse=True)

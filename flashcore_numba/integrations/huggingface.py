@@ -141,11 +141,16 @@ def make_mask(
 
     attention_mask: bool [B, tokens so far], False for padding. Never returns None where transformers' own
     functions would: not every layer knows by itself whether it is causal. Looks at attention_mask once on
-    the host, unless a graph is being traced or captured. Raises UnsupportedError for what the kernels cannot
-    hide.
+    the host, unless a graph is being traced or captured. Raises ArgumentError for another shape of it, and
+    UnsupportedError for what the kernels cannot hide.
     """
     if isinstance(attention_mask, Mask):  # made already: `generate` makes masks ahead
         return attention_mask
+    if attention_mask is not None and (attention_mask.ndim != 2 or attention_mask.shape[0] != batch_size):
+        raise ArgumentError(
+            f"attention_mask has shape {tuple(attention_mask.shape)}: [B, tokens] is needed, a row for each "
+            f"of {batch_size} sequences, False or 0 for padding"
+        )
     traced = is_tracing(attention_mask)
     square = isinstance(q_offset, int) and q_offset == kv_offset and q_length == kv_length
     if traced:

@@ -111,6 +111,10 @@ class FlashCoreAttention(DotProductAttention):
         if packed_seq_params is not None:
             bounds = _bounds(packed_seq_params, kind, query, attention_mask)
             return attention_varlen(query, key, value, *bounds, **options).flatten(1)
+        if query.dim() != 4:
+            raise ArgumentError(
+                f"query has shape {tuple(query.shape)}: without packed_seq_params it must be [S, B, H, D]"
+            )
         _check_mask(attention_mask, kind, len(query), len(key))
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         return attention(q, k, v, **options).permute(2, 0, 1, 3).flatten(2)

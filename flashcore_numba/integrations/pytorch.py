@@ -174,8 +174,8 @@ def attention_paged(
     It has no gradients: where one is wanted, or an array carries a derivative of forward mode, it raises
     RuntimeError. Shapes, options and errors are those of `flashcore_numba.attention_paged`, without its
     stage, out and time_limit; sinks may be of any floating-point type. k_scale, v_scale: of pools of e4m3, a
-    number above 0 or float32 [H_kv]. Autocast casts q to the type of the pools, or to its own where they are
-    of e4m3. Pools are never copied.
+    number above 0 or float32 [H_kv]. q, block_table and lengths may have any strides. Autocast casts q to the
+    type of the pools, or to its own where they are of e4m3, and never the pools.
     """
     check_tensors(q=q, k_pool=k_pool, v_pool=v_pool, block_table=block_table, lengths=lengths)
     if sinks is not None:
@@ -371,15 +371,20 @@ def _followed(
             "head_norm or gate inside a transform of torch.func: no transform can follow them, so apply them "
             "to what attention returns"
         )
+    if q.is_meta or isinstance(q, FakeTensor):
+        raise UnsupportedError("q has no values: head_norm and gate take tensors of cpu and cuda")
     q, k, v, *gates = under_autocast(q, k, v, *(() if gate is None else (gate,)))
     gate = gates[0] if gates else None
     _check(q, k, v)
     if isinstance(weight, Tensor):
-        head_norm = (weight.detach(), *head_norm[1:])
+        head_norm = (weight.detach().contiguous(), *head_norm[1:])
     if isinstance(arrays["sinks"], Tensor):
         arrays = arrays | {"sinks": arrays["sinks"].float()}
-    arrays = {name: x.detach() if isinstance(x, Tensor) else x for name, x in arrays.items()}
-    out = None if q.is_contiguous() else _like(q, v.shape[-1])
+    arrays = {name: x.detach().contiguous() if isinstance(x, Tensor) else x for name, x in arrays.items()}
+    packed = call is call_varlen
+    out: Any = _like(q, v.shape[-1]) if packed or not q.is_contiguous() else None
+    if packed:
+        out.zero_()  # rows outside all sequences are not written
     gate = _readable(gate) if isinstance(gate, Tensor) else gate
     q, k, v = _readable(q), _readable(k), _readable(v)
     return call(q, k, v, head_norm=head_norm, gate=gate, out=out, **arrays, **options)
@@ -430,7 +435,9 @@ def under_autocast(*arrays: Tensor) -> Sequence[Tensor]:
 
 def _as_autocast_has_it(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether autocast is off or leaves the three as they are, which come from a linear layer as a rule."""
-    if not torch._C._is_any_autocast_enabled() or not torch.is_autocast_enabled(device := q.device.type):
+    if not torch._C._is_any_autocast_enabled() or q.is_meta:  # which autocast does not know
+        return True
+    if not torch.is_autocast_enabled(device := q.device.type):
         return True
     return torch.get_autocast_dtype(device) is q.dtype is k.dtype is v.dtype
 
@@ -933,8 +940,9 @@ def _forward_paged(
     k_scale, v_scale = (
         one if many is None else many.detach() for one, many in zip(scales[:2], scales[2:], strict=True)
     )
+    q, block_table, lengths = (_readable(x) if x.ndim else x for x in (q, block_table, lengths))
     found = call_paged(
-        *(q.detach(), k_pool.detach(), v_pool.detach(), block_table, lengths),
+        *(q, k_pool.detach(), v_pool.detach(), block_table, lengths),
         causal=causal,
         scale=scale,
         window=(left, right),

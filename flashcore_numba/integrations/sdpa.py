@@ -66,6 +66,15 @@ def _refuse(**arguments: Any) -> None:
             )
 
 
+def _refuse_gradients(**arguments: Tensor | None) -> None:
+    for name, value in arguments.items():
+        if value is not None:
+            raise UnsupportedError(
+                f"{name} is given and a gradient is wanted: PyTorch's operator has none with it; call under "
+                "torch.no_grad(), or integrations.pytorch.attention_varlen"
+            )
+
+
 def _options(causal: bool, scale: float | None, sides: tuple = (None, None), *arrays: Tensor | None) -> tuple:
     """As the operators take them. arrays: alibi_slopes, seqused_k, and where packed sequences begin."""
     left, right = (-1 if side is None else side for side in sides)
@@ -136,6 +145,9 @@ def _forward(
     """Of `torch.nn.attention.varlen`: packed sequences [total, H, D], or [B, S, H, D] without bounds."""
     _refuse(dropout_p=dropout_p, return_debug_mask=return_debug_mask, block_table=block_table)
     _check_bounds(cum_seq_q, cum_seq_k)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+        # PyTorch hands neither to `_backward`, whose gradients would be those of attention without them.
+        _refuse_gradients(alibi_slopes=alibi_slopes, seqused_k=seqused_k)
     sides = window_size_left, window_size_right
     options = _options(is_causal, scale, sides, alibi_slopes, seqused_k, cum_seq_q, cum_seq_k)
     out, lse = _by_tokens(pytorch.compute, cum_seq_q, (q, k, v), (*options, True))
@@ -143,7 +155,8 @@ def _forward(
 
 
 def _forward_into(out: Tensor, *arguments: Any, **by_name: Any) -> Tensor:
-    made, lse, *_ = _forward(*arguments, **by_name)
+    with torch.no_grad():
+        made, lse, *_ = _forward(*arguments, **by_name)
     out.copy_(made)
     return lse
 

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from flashcore_numba import ArgumentError, UnsupportedError, dropout_mask
@@ -182,6 +184,11 @@ def take_nothing(adapter):
         with pytest.raises(error):
             adapter.attention_dropout(*given, p=p, generator=generator)
         assert torch.equal(generator.get_state(), before)
+    with forward_ad.dual_level():
+        q = forward_ad.make_dual(q.detach(), torch.ones_like(q))
+        with pytest.raises(NotImplementedError):
+            adapter.attention_dropout(q, k, v, p=0.1, generator=generator)
+    assert torch.equal(generator.get_state(), before)
 
 
 def test_a_refused_call_takes_nothing_from_a_generator():
@@ -190,6 +197,34 @@ def test_a_refused_call_takes_nothing_from_a_generator():
 
 def test_what_a_refused_call_takes_is_noticed():
     must_notice(take_nothing, broken(ADAPTER, ("generator.set_state(before)", "pass")))
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap], ids=["grad", "vmap"])
+def test_a_transform_is_refused(transform):
+    q, k, v = (x.detach() for x in inputs())
+    generator = torch.Generator().manual_seed(5)
+    before = generator.get_state()
+    with pytest.raises(UnsupportedError, match=r"inside a transform of torch\.func"):
+        transform(lambda x: attention_dropout(x, k, v, p=0.1, generator=generator).sum())(q)
+    assert torch.equal(generator.get_state(), before)
+
+
+def test_tensors_without_values_are_refused():
+    with pytest.raises(UnsupportedError, match="q has no values"):
+        attention_dropout(*(x.to("meta") for x in inputs()), p=0.1)
+    with FakeTensorMode() as mode, pytest.raises(UnsupportedError, match="q has no values"):
+        attention_dropout(*map(mode.from_tensor, inputs()), p=0.1)
+
+
+def test_a_default_device_does_not_move_what_is_drawn():
+    q, k, v = inputs()
+    torch.manual_seed(7)
+    expected = attention_dropout(q, k, v, p=0.25)
+    torch.manual_seed(7)
+    with torch.device("meta"):
+        out = attention_dropout(q, k, v, p=0.25)
+        out.sum().backward()
+    assert torch.equal(out, expected) and q.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("generator", ["x", 5, torch.zeros(2)], ids=str)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from flashcore_numba import UnsupportedError
 from flashcore_numba import attention as call
@@ -60,7 +61,7 @@ MISTAKES = {
     "no gate": ("head_norm=head_norm, gate=gate, out=out", "head_norm=head_norm, gate=None, out=out"),
     "no norm": ("head_norm=head_norm, gate=gate, out=out", "head_norm=None, gate=gate, out=out"),
     "values for keys": ("call_forward, q, k, v, head_norm", "call_forward, q, v, v, head_norm"),
-    "eps lost": ("(weight.detach(), *head_norm[1:])", "(weight.detach(), 1e-6)"),
+    "eps lost": ("contiguous(), *head_norm[1:])", "contiguous(), 1e-6)"),
 }
 
 
@@ -87,6 +88,25 @@ def test_packed_sequences():
         *qkv, own = one
         alone = call(*qkv, causal=True, head_norm=(weight, 0.1), gate=own, stage=15)
         torch.testing.assert_close(out[first:end].transpose(0, 1)[None], alone, rtol=4e-3, atol=4e-3)
+
+
+def test_rows_outside_all_sequences_are_zeros_and_arrays_of_any_strides():
+    q, k, v, gate = drawn(12, 2, 64), drawn(9, 2, 64), drawn(9, 2, 64), drawn(12, 2, 64)
+    bounds, used, weight = torch.tensor([0, 4, 9]).int(), torch.tensor([4, 3]).int(), drawn(64)
+    spread = [x.repeat_interleave(2)[::2] for x in (bounds, used, weight)]
+    outs = [
+        attention_varlen(q, k, v, b, b, seqused_k=u, head_norm=(w, 0.1), gate=gate)
+        for b, u, w in ((bounds, used, weight), spread)
+    ]
+    assert torch.equal(*outs) and not outs[0][9:].any() and outs[0].isfinite().all()
+
+
+@pytest.mark.parametrize("place", ["meta", "fake"])
+def test_tensors_without_values_are_refused(place):
+    x = drawn(1, 2, 9, 64)
+    x = x.to("meta") if place == "meta" else FakeTensorMode().from_tensor(x)
+    with pytest.raises(UnsupportedError, match=r"^q has no values"):
+        attention(x, x, x, gate=x)
 
 
 @pytest.mark.parametrize("wanted", ["q", "k", "v", "gate", "head_norm[0]"])

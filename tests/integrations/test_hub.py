@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers.integrations import hub_kernels
 
-from flashcore_numba.core.errors import UnsupportedError
+from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.integrations import hub
 from integrations.broken import broken, must_notice
 from integrations.test_huggingface import close, log_probabilities, models, padding, tokens
@@ -110,3 +110,9 @@ def test_what_the_functions_refuse():
         hub.flash_attn_func(q, q, q, 0.1)
     with pytest.raises(UnsupportedError, match="block_table"):
         hub.flash_attn_varlen_func(q[0], q[0], q[0], bounds, bounds, 4, 4, block_table=bounds[None])
+    for shape in ((4, 32), (4, 2, 32)):
+        with pytest.raises(ArgumentError, match=r"^k has shape \(4, .*: .* \[batch, rows, heads, D\]"):
+            hub.flash_attn_func(q, q.new_zeros(shape), q)
+    for wrong in (None, q.numpy()):
+        with pytest.raises(ArgumentError, match=f"^v is of type {type(wrong).__name__}: a torch.Tensor is"):
+            hub.flash_attn_func(q, q, wrong)

@@ -688,6 +688,17 @@ def test_a_mask_for_other_lengths_is_refused():
         huggingface.attend(None, q, q.repeat(1, 1, 2, 1)[:, :, :9], q, None, is_causal=True)
 
 
+@pytest.mark.parametrize("shape", [(1, 12), (3, 12), (12,), (2, 12, 12)], ids=str)
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_mask_of_another_shape_is_refused(rng, shape, padded):
+    half, _ = models("llama")
+    half.set_attn_implementation(offered(huggingface))
+    mask = torch.ones(shape, dtype=torch.bool)
+    mask[..., :2] = not padded
+    with pytest.raises(ArgumentError, match=r"^attention_mask has shape \(.* each of 2 sequences"):
+        half(input_ids=tokens(rng, 2, 12), attention_mask=mask)
+
+
 def test_register_refuses_names_that_mean_something_else():
     assert huggingface.register() == "fcore" == huggingface.register("fcore")
     for name in ("flashcore", "sdpa", "eager", "org/repo", "paged|fcore", "", 3):

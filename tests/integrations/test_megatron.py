@@ -462,6 +462,7 @@ LONG = packed([3, 5])
         ({"kind": AttnMaskType.padding}, UnsupportedError, "attn_mask_type is padding: .* or no_mask; pack"),
         ({"kind": AttnMaskType.arbitrary}, UnsupportedError, "attn_mask_type is arbitrary: without"),
         ({"keys": 9}, UnsupportedError, "8 query rows and 9 keys: it must be causal_bottom_right"),
+        ({"rank": 3}, ArgumentError, r"query has shape \(8, 4, 64\): without packed_seq_params it must be"),
         ({"params": LONG, "rank": 4}, UnsupportedError, r"qkv_format is 'thd' and query is \(8, 1, 4, 64\)"),
         ({"params": dataclasses.replace(LONG, qkv_format="bshd")}, UnsupportedError, "'bshd'"),
         (

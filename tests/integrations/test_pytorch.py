@@ -258,6 +258,19 @@ def test_pages(rng):
         close(with_sinks, out.double() * (lse.exp() / (lse.exp() + 1))[..., None], 2e-3)
 
 
+def test_queries_and_tables_of_pages_of_any_strides(rng):
+    q, *pools = drawn(rng, (2, 4, 64, 3), (5, 16, 2, 64), (5, 16, 2, 64))
+    q = q.mT
+    table = torch.tensor([[3, 4], [1, 0]], dtype=torch.int32).T
+    lengths = torch.tensor([[20, 0], [9, 0]], dtype=torch.int32)[:, 0]
+    out = ADAPTER.attention_paged(q, *pools, table, lengths)
+    for b, pages in enumerate(table.tolist()):
+        k, v = (pool[pages].flatten(0, 1)[: lengths[b]].transpose(0, 1)[None] for pool in pools)
+        close(out[b : b + 1], right(q[b : b + 1], k, v, True)[0], 2e-3)
+    with pytest.raises(ArgumentError, match=r"^lengths has shape"):
+        ADAPTER.attention_paged(q, *pools, table, lengths[0])
+
+
 class Watched(TorchDispatchMode):
     """Notes the operators that were called."""
 
@@ -867,6 +880,12 @@ def test_tensors_without_memory(rng):
     assert out.is_meta and out.stride() == q.stride() and lse.shape == q.shape[:3]
     out.sum().backward()
     assert q.grad.is_meta and q.grad.shape == q.shape
+
+
+def test_tensors_without_memory_under_autocast():
+    q = torch.empty(1, 2, 4, 64, dtype=torch.float16, device="meta")
+    with torch.autocast("cpu", torch.bfloat16):  # which leaves them alone, as PyTorch's own attention does
+        assert ADAPTER.attention(q, q, q).dtype is torch.float16
 
 
 def test_a_second_derivative_is_refused_and_never_left_out(rng):

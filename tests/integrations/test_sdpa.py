@@ -144,3 +144,19 @@ def test_what_the_kernels_do_not_have_is_refused(rng, implemented):
         torch.ops.aten._flash_attention_forward(
             *(q[0], q[0], q[0], bounds, bounds, 2, 2, 0.0, False, False), block_table=bounds[None]
         )
+
+
+@pytest.mark.parametrize("name", ["alibi_slopes", "seqused_k"])
+def test_gradients_that_pytorch_would_ask_for_without_an_argument_are_refused(rng, implemented, name):
+    implemented(ADAPTER)
+    q, k, v = drawn(rng, *[(8, 2, 64)] * 3, grad=True)
+    bounds = torch.tensor([0, 8], dtype=torch.int32)
+    given = (q, k, v, bounds, bounds, 8, 8, 0.0, False, False)
+    options = {name: torch.rand(2) if name == "alibi_slopes" else bounds[1:]}
+    with pytest.raises(UnsupportedError, match=f"{name} is given and a gradient is wanted"):
+        torch.ops.aten._flash_attention_forward(*given, **options)
+    with torch.no_grad():
+        torch.ops.aten._flash_attention_forward(*given, **options)
+    out = torch.empty_like(q)
+    torch.ops.aten._flash_attention_forward_no_dropout_inplace(out, *given, **options)
+    assert out.isfinite().all()
