@@ -491,6 +491,7 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
         15, "one_row_past_the_end", "The bound of a sequence's keys is one row late: 0 * NaN is NaN.",
         ("BOUND - at.size + row, at.begin + at.size, BOUND",
          "BOUND - at.size + row - 1, at.begin + at.size + 1, BOUND", WARPGROUP_ROWS),
+        expected=(*VALUE, *MEMORY),
     ),
     _mutant(
         15, "rows_of_the_next_sequence", "The last rows' store goes on into the next sequence.",

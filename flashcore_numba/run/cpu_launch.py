@@ -63,10 +63,10 @@ def run_on_cpu(
         counts=options.get("ops", True),
         time_limit=options.get("time_limit"),
     )
-    if not checks:
-        for _, written in partly:  # nobody looked at what the launch wrote
-            written[...] = True
     launch = CpuLaunch(kernel, grid, block, result)
+    if not checks or launch.problems:
+        for _, written in partly:  # nobody looked at what the launch wrote, or a problem kept it from writing
+            written[...] = True
     for parameter, value in zip(loaded.parameters, args, strict=True):
         if isinstance(value, Counter) and value.any() and not launch.problems:
             launch.problems.append(_left_over(kernel, parameter.name, int(value.max())))

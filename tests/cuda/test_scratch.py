@@ -94,3 +94,12 @@ def test_without_checks_a_launch_counts_as_one_that_wrote_all(kernel):
     partial = executor.empty((128,), np.float32)
     executor.launch(kernel("writes"), 1, 128, partial, np.int32(64), np.int32(1))
     assert partial.written().all()
+
+
+def test_what_a_stopped_launch_did_not_write_is_no_further_problem(kernel):
+    executor = Simulator()
+    partial, out = executor.empty((64,), np.float32), np.zeros(1, np.float32)
+    executor.launch(kernel("writes"), 1, 128, partial, np.int32(128), np.int32(2))
+    executor.launch(kernel("reads"), 1, 128, out, partial, np.int32(63))
+    assert [problem.kind for problem in executor.launches[0].problems] == ["out of bounds"]
+    assert not executor.launches[1].problems
