@@ -210,12 +210,11 @@ def _of_before(run: Run, extract: dict[str, Any]) -> bool:
 
 
 def where(
-    extract: dict[str, Any] | None, shape: Shape, causal: bool, shown: Iterable[Run] | None = None
+    extract: dict[str, Any] | None, shape: Shape, causal: bool, shown: Sequence[Run] | None = None
 ) -> str:
     """Where the measured column comes from; without one, where there is one. shown: the runs that a table
     has, None is all.
     """
-    shown = None if shown is None else [*shown]
     labels = None if shown is None else {run.label for run in shown}
     if extract is None:
         shapes = [f"{e['shape']}{' causal' if e['causal'] else ''}" for e in extracts.recorded()]

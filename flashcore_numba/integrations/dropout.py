@@ -5,13 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from cuda_reference.shown import shown
 from flashcore_numba.branches.dropout import call
 from flashcore_numba.branches.dropout.dropout import EACH, SEEDS
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
-from flashcore_numba.integrations.pytorch import check_tensors, under_autocast
+from flashcore_numba.integrations.pytorch import check_tensors, check_values, under_autocast
 
 
 @torch.compiler.disable  # a compiler would look into the launches of the CPU executor
@@ -39,13 +38,12 @@ def attention_dropout(
     depend on the order in which blocks come.
     """
     check_tensors(q=q, k=k, v=v)
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        raise UnsupportedError(
-            "attention_dropout is called inside a transform of torch.func, and none can follow it: call "
-            "torch.autograd.grad for gradients"
-        )
-    if q.is_meta or isinstance(q, FakeTensor):
-        raise UnsupportedError("q has no values: attention_dropout takes tensors of cpu and cuda")
+    check_values(
+        q,
+        "attention_dropout is called inside a transform of torch.func, and none can follow it: call "
+        "torch.autograd.grad for gradients",
+        "attention_dropout takes",
+    )
     if q.is_cuda and torch.cuda.is_current_stream_capturing():
         raise UnsupportedError("a CUDA graph is being captured: every replay would drop the same elements")
     if generator is None:

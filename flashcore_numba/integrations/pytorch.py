@@ -366,13 +366,12 @@ def _followed(
                 "under torch.no_grad(), or apply them to what attention returns"
             )
     _check_tangents("attention with head_norm or gate", "apply them to what it returns", named.values())
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        raise UnsupportedError(
-            "head_norm or gate inside a transform of torch.func: no transform can follow them, so apply them "
-            "to what attention returns"
-        )
-    if q.is_meta or isinstance(q, FakeTensor):
-        raise UnsupportedError("q has no values: head_norm and gate take tensors of cpu and cuda")
+    check_values(
+        q,
+        "head_norm or gate inside a transform of torch.func: no transform can follow them, so apply them to "
+        "what attention returns",
+        "head_norm and gate take",
+    )
     q, k, v, *gates = under_autocast(q, k, v, *(() if gate is None else (gate,)))
     gate = gates[0] if gates else None
     _check(q, k, v)
@@ -665,6 +664,16 @@ def _keywords(options: Sequence[Any]) -> dict[str, Any]:
         for name, x in arrays.items()
     }
     return {"causal": causal, "scale": scale, "window": _window(left, right), "softcap": softcap} | arrays
+
+
+def check_values(q: Tensor, transformed: str, takes: str) -> None:
+    """Raise UnsupportedError inside a transform of torch.func, with `transformed` as its message, and for a q
+    without values. takes: who takes what has values.
+    """
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise UnsupportedError(transformed)
+    if q.is_meta or isinstance(q, FakeTensor):
+        raise UnsupportedError(f"q has no values: {takes} tensors of cpu and cuda")
 
 
 def check_tensors(**named: Any) -> None:

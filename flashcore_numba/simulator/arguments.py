@@ -34,7 +34,7 @@ def bind(kernel: Callable, args: tuple) -> tuple[list, list[Memory]]:
     for value, name in zip(args, parameters, strict=True):
         _collect(value, name, families)
     views = _memories(families)
-    memories = list({id(memory): memory for memory in views.values()}.values())
+    memories = list(dict.fromkeys(views.values()))
     return [_argument(value, name, views) for value, name in zip(args, parameters, strict=True)], memories
 
 

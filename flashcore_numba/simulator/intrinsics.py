@@ -83,8 +83,7 @@ class CudaModule:
 
     def grid(self, site: int, ndim: int) -> Value:
         """Absolute thread position; threads vary fastest along x."""
-        if ndim not in (1, 2, 3) or type(ndim) is not int:
-            raise TypeError("the dimensions of a grid are 1, 2 or 3, written as a literal")
+        _check_dimensions(ndim)
         position = tuple(
             convert(getattr(self.threadIdx, axis), "l")
             + convert(getattr(self.blockIdx, axis), "l") * int(getattr(self.blockDim, axis))
@@ -93,8 +92,7 @@ class CudaModule:
         return position[0] if ndim == 1 else position
 
     def gridsize(self, site: int, ndim: int) -> Value:
-        if ndim not in (1, 2, 3) or type(ndim) is not int:
-            raise TypeError("the dimensions of a grid are 1, 2 or 3, written as a literal")
+        _check_dimensions(ndim)
         axes = zip(self.launch.block, self.launch.grid, strict=True)
         size = tuple(threads * blocks for threads, blocks in axes)[:ndim]
         return size[0] if ndim == 1 else size
@@ -387,6 +385,11 @@ class CudaModule:
         """One more than the number of the lowest set bit; 0 for 0."""
         bits = _bits(_integer(x))
         return np.where(bits.any(-1), bits.argmax(-1) + 1, 0).astype(np.uint32)[()]
+
+
+def _check_dimensions(ndim: Any) -> None:
+    if ndim not in (1, 2, 3) or type(ndim) is not int:
+        raise TypeError("the dimensions of a grid are 1, 2 or 3, written as a literal")
 
 
 def _takes(what: str, kinds: str, *values: Value) -> None:

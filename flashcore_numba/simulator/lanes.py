@@ -98,7 +98,7 @@ class Lanes(Accesses, Arithmetic):
 
     def assigned(self, has: Mask) -> np.ndarray:
         """The lanes in which a variable has a value, after the active ones assigned to it."""
-        return self.active() if has is None else has | self.active()
+        return self.with_active(has)
 
     def defined(self, has: Mask, value: Value, name: str, site: int) -> Value:
         """The value of a variable, which every active lane must have assigned."""
@@ -223,10 +223,9 @@ class Lanes(Accesses, Arithmetic):
 
     def _depart(self, already: Mask) -> np.ndarray:
         """Take the active lanes out; the new set of lanes that left the same way."""
-        lanes = self.active()
-        self.gone = lanes if self.gone is None else self.gone | lanes
+        self.gone, left = self.with_active(self.gone), self.with_active(already)
         self.mask = NOBODY
-        return lanes if already is None else already | lanes
+        return left
 
     def _come_back(self, lanes: Mask) -> None:
         if lanes is not None:
@@ -366,7 +365,7 @@ class Lanes(Accesses, Arithmetic):
         if isinstance(value, ARRAYS) and not given:
             raise TypeError("Numba returns an array from a function only if it is one of its parameters")
         if value is None:
-            frame.empty = self.active() if frame.empty is None else frame.empty | self.active()
+            frame.empty = self.with_active(frame.empty)
         else:
             frame.value = value if frame.value is None else self._select(self.mask, frame.value, value)
         frame.returned = self._depart(frame.returned)
@@ -374,7 +373,7 @@ class Lanes(Accesses, Arithmetic):
     def end_frame(self, frame: Frame) -> Value:
         value = self._unified(frame.point, (frame.value,))[0]
         if self.some():  # these came to the end of the function
-            frame.empty = self.active() if frame.empty is None else frame.empty | self.active()
+            frame.empty = self.with_active(frame.empty)
         self.empty = frame.empty
         self.context, self.scope = frame.outside, frame.scope
         if frame is not self.top:

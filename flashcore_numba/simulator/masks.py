@@ -82,6 +82,10 @@ class LaneSet:
     def active(self) -> np.ndarray:
         return self.whole if self.mask is None else self.mask
 
+    def with_active(self, lanes: Mask) -> np.ndarray:
+        """These lanes, of which there are none where it is None, and the active ones."""
+        return self.active() if lanes is None else lanes | self.active()
+
     def without(self, mask: Mask, drop: Mask) -> Mask:
         """The lanes of mask that are not in drop."""
         if drop is None or mask is NOBODY:

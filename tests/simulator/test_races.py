@@ -25,44 +25,23 @@ def the_same_large_integer(x):
 
 
 @cuda.jit
-def a_float_and_an_integer(x):
-    """1.0 and 1 in the same four bytes of dynamic shared memory."""
+def a_float_and_an_integer(x, word):
+    """1.0 and a word in the same four bytes of dynamic shared memory."""
     floats, words = cuda.shared.array(0, float32), cuda.shared.array(0, int32)
     t = cuda.threadIdx.x
     if t == 0:
         floats[0] = 1.0
     if t == 33:
-        words[0] = 1
+        words[0] = word
     cuda.syncthreads()
     x[t] = words[0]
 
 
 @cuda.jit
-def a_float_and_its_bits(x):
-    floats, words = cuda.shared.array(0, float32), cuda.shared.array(0, int32)
-    t = cuda.threadIdx.x
-    if t == 0:
-        floats[0] = 1.0
-    if t == 33:
-        words[0] = 0x3F800000
-    cuda.syncthreads()
-    x[t] = words[0]
-
-
-@cuda.jit
-def wide_stores(x):
+def wide_stores(x, different):
     s = cuda.shared.array(32, float32, 16)
     t = cuda.threadIdx.x
-    store4(s, 4 * (t % 8), 1.0, 2.0, 3.0, t // 8)
-    cuda.syncthreads()
-    x[t] = s[0]
-
-
-@cuda.jit
-def equal_wide_stores(x):
-    s = cuda.shared.array(32, float32, 16)
-    t = cuda.threadIdx.x
-    store4(s, 4 * (t % 8), 1.0, 2.0, 3.0, t % 8)
+    store4(s, 4 * (t % 8), 1.0, 2.0, 3.0, t % 8 + different * (t // 8))
     cuda.syncthreads()
     x[t] = s[0]
 
@@ -87,16 +66,26 @@ def two_complex(x, z):
     z[0] = (1 + 2j) * (cuda.threadIdx.x // 32)
 
 
-RACING = [large_integers, a_float_and_an_integer, wide_stores, two_complex]
-ALIKE = [the_same_large_integer, a_float_and_its_bits, equal_wide_stores, not_a_number_by_all, complex_by_all]
+ONE_COMPLEX = np.zeros(1, np.complex128)
+RACING = [(large_integers,), (a_float_and_an_integer, 1), (wide_stores, 1), (two_complex, ONE_COMPLEX)]
+ALIKE = [
+    (the_same_large_integer,),
+    (a_float_and_an_integer, 0x3F800000),  # the bits of 1.0
+    (wide_stores, 0),
+    (not_a_number_by_all,),
+    (complex_by_all, ONE_COMPLEX),
+]
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("kernel", RACING + ALIKE, ids=lambda kernel: kernel.py_func.__name__)
-def test_stores_of_the_same_bits_are_no_race(kernel, order):
-    z = [np.zeros(1, np.complex128)] * ("complex" in kernel.py_func.__name__)
-    problems = simulate(kernel, 1, 64, np.zeros(64, np.int64), *z, order=order, shared_bytes=128).problems
-    assert [problem.kind for problem in problems] == (["race"] if kernel in RACING else [])
+@pytest.mark.parametrize(
+    ("stores", "kinds"), [(stores, ["race"]) for stores in RACING] + [(stores, []) for stores in ALIKE]
+)
+def test_stores_of_the_same_bits_are_no_race(stores, kinds, order):
+    kernel, *given = stores
+    given = [x.copy() if isinstance(x, np.ndarray) else x for x in given]
+    problems = simulate(kernel, 1, 64, np.zeros(64, np.int64), *given, order=order, shared_bytes=128).problems
+    assert [problem.kind for problem in problems] == kinds
 
 
 @cuda.jit
