@@ -415,6 +415,8 @@ def judged(
         found |= last
     elif process.exitcode == -signal.SIGALRM and not compiles:
         found |= {"verdict": "does not compile", "kind": "NVRTC", "said": f"it takes more than {seconds} s"}
+    elif process.exitcode == -signal.SIGSEGV and not compiles:  # ptxas, for one, of an mbarrier of 0 arrivals
+        found |= {"verdict": "does not compile", "kind": "NVRTC", "said": "the compiler crashed"}
     elif process.exitcode in (-signal.SIGALRM, -signal.SIGKILL):
         found |= {"verdict": "hangs", "said": f"after the run {last.get('run')}"}
     elif process.exitcode is not None and process.exitcode > 0:  # an exception of ours, not of the edit

@@ -79,6 +79,16 @@ def test_a_compiler_that_does_not_come_back_is_no_launch_that_hangs():
     assert found["said"] == "it takes more than 6 s"
 
 
+def test_a_compiler_that_crashes_is_no_executor_that_does():
+    """ptxas of CUDA 13 crashes on the constant 0 as the arrivals of an mbarrier."""
+    old = "for (int i = 0; i < 1 + 2 * STAGES; i++) ptx::mbarrier_init(q_full + i, 1);"
+    edit = edited(old, old.replace("1);", "0);"), 14, "stage14_tma_wgmma.cu")
+    found = judged(RandomEdit(**vars(edit) | {"kind": "count"}))
+    assert (found["verdict"], found["kind"], found["launches"]) == ("does not compile", "NVRTC", 0)
+    assert found["said"] == "the compiler crashed"
+    assert judged(edit)["verdict"] == "reported", "by the executor, which needs no such compiler"
+
+
 @pytest.mark.parametrize(
     ("edit", "verdict"),
     [
