@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from shlex import quote
 
 EXTRAS = {
     **dict.fromkeys(("cuda", "jsonschema", "llvmlite", "ml_dtypes", "numba", "platformdirs", "rich"), ""),
@@ -19,8 +22,15 @@ class MissingPackageError(ModuleNotFoundError):
 
 
 def install(extra: str = "") -> str:
-    """The command that installs the distribution with an extra, or with its own dependencies alone."""
-    return f"pip install 'flashcore-numba[{extra}]'" if extra else "pip install flashcore-numba"
+    """The command that installs the distribution with an extra, or with its own dependencies alone.
+
+    Where it is not installed it names the source tree, because no index has the distribution.
+    """
+    try:
+        version(name := "flashcore-numba")
+    except PackageNotFoundError:
+        name = str(Path(__file__).parents[1])
+    return f"pip install {quote(f'{name}[{extra}]' if extra else name)}"
 
 
 @contextmanager

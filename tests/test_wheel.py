@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from cuda_reference import extras
 from cuda_reference.extras import EXTRAS, install
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -326,11 +328,29 @@ def test_a_picture_asks_for_its_extra(program: str, complete: Path, tmp_path: Pa
 def test_every_extra_that_a_message_names_brings_its_package() -> None:
     """Some packages are imported under another name than their distribution's."""
     distributions = {"PIL": "matplotlib", "IPython": "ipykernel", "cuda": "numba-cuda", "llvmlite": "numba"}
-    extras = PROJECT["optional-dependencies"] | {"": PROJECT["dependencies"]}
+    brings = PROJECT["optional-dependencies"] | {"": PROJECT["dependencies"]}
     for package, extra in EXTRAS.items():
-        names = {Requirement(text).name for text in extras[extra]}
+        names = {Requirement(text).name for text in brings[extra]}
         wanted = distributions.get(package, package.replace("_", "-"))
         assert any(name == wanted or name.startswith(f"{wanted}-") for name in names), (package, extra)
+
+
+def test_the_command_without_an_installed_distribution_names_the_source_tree(monkeypatch) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    assert install("tune") == "pip install 'flashcore-numba[tune]'"
+    monkeypatch.setattr(extras, "version", missing)
+    assert shlex.split(install("tune")) == ["pip", "install", f"{ROOT}[tune]"]
+    assert shlex.split(install()) == ["pip", "install", str(ROOT)]
+    assert Path(shlex.split(install())[-1], "pyproject.toml").exists()
+
+
+def test_the_page_names_every_extra() -> None:
+    page = (ROOT / "docs/python.md").read_text().partition("| extra |")[2].partition("\n\n")[0]
+    cells = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    named = re.findall(r"`([a-z0-9]+)`", " ".join(cells))
+    assert sorted(named) == sorted(set(PROJECT["optional-dependencies"]) - {"dev"})
 
 
 @pytest.mark.long
