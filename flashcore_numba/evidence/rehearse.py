@@ -9,6 +9,7 @@ from rich.console import Console
 from flashcore_numba.checks import CheckReport, check
 from flashcore_numba.checks.forward import operation
 from flashcore_numba.core.shapes import Shape
+from flashcore_numba.evidence import roofline
 from flashcore_numba.evidence.counts import Counted, count_all
 from flashcore_numba.records import artifact
 from flashcore_numba.run.executor import simulated
@@ -107,13 +108,12 @@ def rehearse(
 def _find(
     operation: str, shape: Shape, causal: bool, labels: set[str]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The newest record of a shape, with the labelled stages and all peers."""
-    for _, record in artifact.recorded(operation=operation):
-        found = artifact.find_shape(record, str(shape), causal)
-        if found:
-            entries = [e for e in found["entries"] if e["kind"] == "peer" or e["label"] in labels]
-            absent = {
-                label: why for label, why in found["absent"].items() if label in labels or label[:1].isalpha()
-            }
-            return record, found | {"entries": entries, "absent": absent}
-    return None
+    """The first record of those that timed most of the labelled runs at a shape, with these and all peers."""
+    every = [(record, roofline.measured_at(record, shape, causal)) for record in roofline.records(operation)]
+    known = [(record, found) for record, found in every if found]
+    if not known:
+        return None
+    record, found = max(known, key=lambda pair: sum(e["label"] in labels for e in pair[1]["entries"]))
+    entries = [e for e in found["entries"] if e["kind"] == "peer" or e["label"] in labels]
+    absent = {label: why for label, why in found["absent"].items() if label in labels or label[:1].isalpha()}
+    return record, found | {"entries": entries, "absent": absent}

@@ -338,7 +338,7 @@ def _names(recorded: Sequence[str]) -> str:
 
 def is_recorded(gpu: str, operation: str, shape: Shape, causal: bool) -> bool:
     """Whether an artifact of this GPU has times of an operation at this shape."""
-    return any(_times(record, shape, causal) for record in _records(gpu, operation, shape))
+    return any(_times(record, shape, causal) for record in records(operation, gpu))
 
 
 def of_record(
@@ -355,7 +355,7 @@ def of_record(
     if record is None:
         # Of the forward pass too: where nothing else was measured it has the ceilings.
         names = dict.fromkeys((of, artifacts.FORWARD))
-        own = [found for name in names for found in _records(gpu, name, shape)]
+        own = [found for name in names for found in records(name, gpu)]
         record = max(
             own,
             key=lambda found: (
@@ -382,21 +382,23 @@ def of_record(
     return Roofline(of, gpu, shape, causal, ceilings, about, found, refused, record)
 
 
-def _records(gpu: str, operation: str, shape: Shape) -> list[dict[str, Any]]:
-    """Of an operation on a GPU, those that may have times of the shape."""
-    if shape.plain:
-        found = artifacts.recorded(operation=operation)
-    else:
-        whole = artifacts.recorded_whole()
-        found = [pair for pair in whole if artifacts.operation_of(pair[1]) == operation]
-    return [record for _, record in found if record["gpu"]["name"] == gpu]
+def records(operation: str, gpu: str | None = None) -> list[dict[str, Any]]:
+    """The recorded runs of an operation, on one GPU where it is named: those that tables and pictures are of,
+    then all with all their workloads.
+    """
+    whole = artifacts.recorded_whole()
+    every = [pair for pair in whole if artifacts.operation_of(pair[1]) == operation]
+    found = [record for _, record in [*artifacts.in_type(whole, operation=operation), *every]]
+    return [record for record in found if gpu in (None, record["gpu"]["name"])]
 
 
 def measured_at(record: dict[str, Any], shape: Shape, causal: bool) -> dict[str, Any] | None:
-    """The results in float16 without features, and of a cache with pages of the usual size, or None."""
+    """The results in float16 without features, and of a cache with pages of the usual size, or None. Lengths
+    of a ragged batch are the shape's.
+    """
     wanted = artifacts.shape_key({"shape": str(shape), "causal": causal})
     for each in record["shapes"]:
-        features = dict(each.get("features", {}))
+        features = {name: value for name, value in each.get("features", {}).items() if name != "lengths"}
         if features.get("page") == PAGE:
             del features["page"]
         if artifacts.shape_key(each | {"features": features}) == wanted:
