@@ -128,6 +128,12 @@ def test_the_help_of_check_names_a_file(capsys):
         (["compare", "--label", "try"], "--label 'try': needs a measurement on a GPU; no NVIDIA driver"),
         (["compare", "--label", "My run"], "'My run': small letters, digits and single hyphens are accepted"),
         (["compare", "--label", "long-causal"], "but not the word causal, which --causal adds"),
+        (["compare", "--label", "decode"], "but not the word decode, which --operation adds"),
+        (["compare", "--label", "in-bfloat16"], "but not the word bfloat16, which --element adds"),
+        (["compare", "decode", "--cache", "own"], "--cache 'own': needs a measurement on a GPU"),
+        (["compare", "decode", "--page", "contiguous"], "--page 'contiguous': needs a measurement on a GPU"),
+        (["compare", "decode", "--batch-invariant", "no"], "--batch-invariant 'no': needs a measurement"),
+        (["compare", "--features", "window=1,0 window=2,0"], "window is there twice; once is accepted"),
         (["compare", "none.json", "other.json"], "none.json: cannot be read"),
         (["compare", "--json", "05"], "'05' is not a file name that ends in .json"),
         (["stages", "--json", "/no/such/folder/x.json"], "cannot be written: there is no folder"),
@@ -293,6 +299,27 @@ def test_compare_without_a_gpu(monkeypatch, capsys, no_gpu, wide):
     passed, of = re.search(r"(\d+)/(\d+)", row).groups()
     assert passed == of
     assert int(passed) > 20
+
+
+def test_compare_takes_a_shape_once(monkeypatch, no_gpu):
+    from flashcore_numba.cli import compare
+
+    asked = []
+    monkeypatch.setattr(compare, "_compare_without_gpu", lambda *args: asked.extend(args[2]) or 0)
+    assert cli.main(["compare", "1", "--shape", "mission", "--shape", "small", "--shape", "1x8x512x64"]) == 0
+    assert [str(shape) for shape, _ in asked] == ["1x8x512x64", "1x2x64x64"]
+
+
+def test_compare_takes_a_workload_once():
+    from flashcore_numba.cli import compare
+    from flashcore_numba.cli.parser import build_parser
+    from flashcore_numba.core.shapes import parse
+
+    words = ["--features", "sinks gate", "--features", "gate sinks", "--features", "window=-1,-1"]
+    words += ["--features", "none", "--tokens", "9"]
+    args = build_parser().parse_args(["compare", "15", *words, *words])
+    (group,) = compare._workloads(args, [find(15)], [parse("mission")])
+    assert [(each.drawn, each.tokens) for each in group] == [(("sinks", "gate"), 9), ((), 9)]
 
 
 @pytest.mark.long

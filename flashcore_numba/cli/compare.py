@@ -15,7 +15,7 @@ from flashcore_numba.core import gpu
 from flashcore_numba.core.element import ACCEPTED, FLOAT16, Element
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import Shape, parse, parse_any
-from flashcore_numba.core.workload import CHOICES, CONTIGUOUS, Workload, options
+from flashcore_numba.core.workload import CHOICES, Workload, options, word
 from flashcore_numba.evidence import rehearse
 from flashcore_numba.evidence.counts import count_all
 from flashcore_numba.records import artifact
@@ -44,22 +44,21 @@ def run(args: Namespace) -> int:
     if any(name.endswith(".json") for name in args.stages):
         return _compare_files(args)
     _, stages = of_one_operation(args)
-    shapes = [parse_any(text) for text in args.shape or ["mission"]]
+    shapes = list(dict.fromkeys(map(parse_any, args.shape or ["mission"])))
     why_not = gpu.why_not()
     if why_not is None:
         return _compare_on_gpu(args, stages, shapes)
     for option in MEASURED_WITH:
         if getattr(args, option):
-            given = f"--{_option(option)} {_as_given(getattr(args, option))!r}"
+            given = f"--{_option(option)} {_as_given(option, getattr(args, option))!r}"
             raise ArgumentError(f"{given}: needs a measurement on a GPU; {why_not}")
     return _compare_without_gpu(args, stages, [(shape, args.causal) for shape in shapes], why_not)
 
 
-def _as_given(value: Any) -> str:
+def _as_given(name: str, value: Any) -> str:
     if not isinstance(value, list):
         return str(value)
-    words = (each.name if isinstance(each, Element) else each for each in value)
-    return " ".join("contiguous" if word == CONTIGUOUS else str(word) for word in words)
+    return " ".join(each.name if isinstance(each, Element) else word(name, each) for each in value)
 
 
 def _option(name: str) -> str:
@@ -110,17 +109,25 @@ def _workloads(args: Namespace, stages: list[Stage], shapes: list[Shape]) -> lis
     of = common_operation(stages)
     for name in CHOICES:
         if getattr(args, name) and name not in of.choices:
-            raise ArgumentError(f"--{_option(name)} {_as_given(getattr(args, name))}: {of.name} has none")
-    chosen = [dict.fromkeys(getattr(args, name) or [usual]) for name, usual in CHOICES.items()]
-    every = [
-        [
-            Workload(
-                shape, args.causal, element, **options(features), **dict(zip(CHOICES, values, strict=True))
+            raise ArgumentError(
+                f"--{_option(name)} {_as_given(name, getattr(args, name))}: {of.name} has none"
             )
-            for values in itertools.product(*chosen)
-            for features in dict.fromkeys(args.features or ["none"])
-            for element in elements
-        ]
+    chosen = [getattr(args, name) or [usual] for name, usual in CHOICES.items()]
+    every = [
+        list(
+            dict.fromkeys(
+                Workload(
+                    shape,
+                    args.causal,
+                    element,
+                    **options(features),
+                    **dict(zip(CHOICES, values, strict=True)),
+                )
+                for values in itertools.product(*chosen)
+                for features in args.features or ["none"]
+                for element in elements
+            )
+        )
         for shape in shapes
     ]
     for workload in (each for group in every for each in group):

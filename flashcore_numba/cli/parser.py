@@ -19,6 +19,15 @@ STAGE_HELP = (
     f"a number, a range such as 2-5, or a name; {OPERATIONS}, the ladder of that operation, or one of its "
     "stages as backward/NAME; all stages of the forward pass when none is given"
 )
+ADDED = dict.fromkeys(re.split("_|, | or ", OPERATIONS), "--operation") | {
+    "causal": "--causal",
+    "bfloat16": "--element",
+    "ring": "flashcore ring",
+    "experiments": "flashcore_numba.course.experiments",
+}
+"""Words of an artifact's name beside its label, and what adds them: with one of them in a label, two runs
+could have one name.
+"""
 FEWEST_ROUNDS = 5
 COUNT_SHAPE = "1x1x128x64"
 LESSON_HELP = "the number of a lesson; or warm-up, the exercise before that of lesson 7"
@@ -523,10 +532,12 @@ def _read(read: Callable[[str], T], text: str) -> T:
 
 
 def _label(text: str) -> str:
-    if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", text) or "causal" in text.split("-"):
+    if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: small letters, digits and single hyphens are accepted")
+    if taken := [word for word in text.split("-") if word in ADDED]:
         raise argparse.ArgumentTypeError(
-            f"{text!r}: small letters, digits and single hyphens are accepted, but not the word causal, "
-            "which --causal adds"
+            f"{text!r}: small letters, digits and single hyphens are accepted, but not the word {taken[0]}, "
+            f"which {ADDED[taken[0]]} adds"
         )
     return text
 

@@ -128,7 +128,11 @@ def options(text: str) -> dict[str, Any]:
     """The fields of a `Workload` that `window=1023,0 softcap=50 sinks` names. Raises ArgumentError."""
     found: dict[str, Any] = {}
     drawn: set[str] = set()
-    for word in text.split():
+    words = text.split()
+    names = [word.partition("=")[0] for word in words]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ArgumentError(f"features {shown(text)}: {twice[0]} is there twice; once is accepted")
+    for word in words:
         window = re.fullmatch(r"window=(-1|[0-9]{1,9}),(-1|[0-9]{1,9})", word)
         softcap = re.fullmatch(r"softcap=([0-9]{1,9}(?:\.[0-9]{1,9})?)", word)
         if window:
@@ -175,6 +179,19 @@ def batch_invariant(text: str) -> bool | None:
     if text not in ("yes", "no"):
         raise ArgumentError(f"batch-invariant {shown(text)}: accepted are yes and no")
     return True if text == "yes" else None
+
+
+WORDS = {
+    ("page", CONTIGUOUS): "contiguous",
+    ("cache", None): "own",
+    ("batch_invariant", True): "yes",
+    ("batch_invariant", None): "no",
+}
+
+
+def word(name: str, value: Any) -> str:
+    """A value of `CHOICES` as the command line names it."""
+    return WORDS.get((name, value), str(value))
 
 
 def fields(features: Features, chosen: Mapping[str, Any] | None = None) -> dict[str, Any]:

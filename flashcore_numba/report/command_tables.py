@@ -14,8 +14,6 @@ from flashcore_numba.measure.compare import ROUNDS
 from flashcore_numba.records import artifact
 from flashcore_numba.stages import LADDER
 
-USUAL = CHOICES | {"cache": "own", "batch_invariant": "no"}  # as the command line names it
-
 
 def commands(folder: Path | None = None) -> str | None:
     """A console with a command per recorded run of `flashcore compare`; None without one.
@@ -39,8 +37,9 @@ def command(record: dict[str, Any]) -> str:
     words += ["--causal"] if shapes[0]["causal"] else []
     words += _varied("element", (shape.get("element", FLOAT16.name) for shape in shapes), FLOAT16.name)
     words += _varied("features", map(_features, shapes), "none")
-    for name in CHOICES:
-        words += _varied(name.replace("_", "-"), (_choice(shape, name) for shape in shapes), USUAL[name])
+    for name, usual in CHOICES.items():
+        given = (_choice(shape, name, usual) for shape in shapes)
+        words += _varied(name.replace("_", "-"), given, workload.word(name, usual))
     words += _peers(record, FORWARD if of == FORWARD.name else BRANCHES[of])
     words += ["--label", record["label"]] if record["label"] else []
     words += ["--rounds", str(record["rounds"])] if record["rounds"] != ROUNDS else []
@@ -72,10 +71,10 @@ def _stages(record: dict[str, Any], of: str) -> list[str]:
     return [str(number) for number in numbers]
 
 
-def _varied(option: str, values: Iterable[Any], usual: Any) -> list[str]:
+def _varied(option: str, values: Iterable[str], usual: str) -> list[str]:
     """What is interleaved, each with its option; nothing where all is as ever."""
     found = list(dict.fromkeys(values))
-    return [] if found == [usual] else [word for value in found for word in (f"--{option}", str(value))]
+    return [] if found == [usual] else [word for value in found for word in (f"--{option}", value)]
 
 
 def _features(shape: dict[str, Any]) -> str:
@@ -83,9 +82,8 @@ def _features(shape: dict[str, Any]) -> str:
     return workload.label(features) or "none"
 
 
-def _choice(shape: dict[str, Any], name: str) -> Any:
-    value = shape.get("features", {}).get(name, USUAL[name])
-    return "yes" if value is True else value
+def _choice(shape: dict[str, Any], name: str, usual: Any) -> str:
+    return workload.word(name, shape.get("features", {}).get(name, usual))
 
 
 def _peers(record: dict[str, Any], of: Any) -> list[str]:
