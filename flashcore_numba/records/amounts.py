@@ -13,7 +13,7 @@ SMALL, NARROW, WIDE = 80, 100, 160  # columns of a terminal below which a table 
 
 
 def short_us(value: float | None) -> str:
-    """Microseconds with three significant digits, fewer below 0.1: 0.004, 3.51, 35.1, 351, 3510."""
+    """Microseconds with three significant digits, fewer below 1: 0.004, 0.51, 3.51, 35.1, 351, 3510."""
     return "-" if value is None else _three_digits(value)
 
 
@@ -34,9 +34,9 @@ def percent(value: float | None) -> str:
 
 def amount(value: float) -> str:
     """A count or a number of bytes: 981, 12.3k, 4.56M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if value >= size:
-            return f"{value / (1e3 if letter == 'k' else size):.3g}{letter}"
+    for size, letter, least in ((1e9, "G", 999.5e6), (1e6, "M", 999.5e3), (1e3, "k", 9999.5)):
+        if value >= least:
+            return f"{value / size:.3g}{letter}"
     return f"{value:.0f}"
 
 

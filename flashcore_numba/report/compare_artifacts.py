@@ -3,8 +3,8 @@
 The ratio of an entry is its time in B over its time in A. Within a run, rounds tell how far a median can be
 trusted, and the bootstrap interval of the ratio follows from them. Between runs more changes than that: where
 arrays and code are in memory, temperature, the host. So a difference counts only beyond a floor: 1 %, or what
-the peers moved by if that is more, where both runs timed the same version of the same library. Such a peer
-ran the same code twice, and what it shows is the measurement alone.
+the peers moved by if that is more, where both runs timed the same version of the same library and it was
+right. Such a peer ran the same code twice, and what it shows is the measurement alone.
 """
 
 import statistics
@@ -54,8 +54,8 @@ def compare_artifacts(a: Path, b: Path) -> dict[str, Any]:
         "b": _about(b, of_b),
         "warnings": [*_warnings(of_a, of_b), *_doubtful("A", of_a, both), *_doubtful("B", of_b, both)],
         "shapes": [{"operation": of} | _compared(shapes_a[key], shapes_b[key], same) for key in both],
-        "only_a": list(_only(shapes_a, shapes_b)),
-        "only_b": list(_only(shapes_b, shapes_a)),
+        "only_a": list(_only(of, shapes_a, shapes_b)),
+        "only_b": list(_only(of, shapes_b, shapes_a)),
     }
 
 
@@ -93,7 +93,9 @@ def _compared(a: dict[str, Any], b: dict[str, Any], same: set[str]) -> dict[str,
     others = {entry["label"]: entry for entry in b["entries"]}
     pairs = [(entry, others[entry["label"]]) for entry in a["entries"] if entry["label"] in others]
     moved = {
-        x["label"]: abs(_ratio(x, y) - 1) for x, y in pairs if x["kind"] == "peer" and x["label"] in same
+        x["label"]: abs(_ratio(x, y) - 1)
+        for x, y in pairs
+        if x["kind"] == "peer" and x["label"] in same and x["error"]["right"] and y["error"]["right"]
     }
     floor_from = max(moved, key=moved.__getitem__, default=None)
     if floor_from is None or moved[floor_from] <= SMALLEST_FLOOR:
@@ -184,7 +186,7 @@ def _doubtful(letter: str, record: dict[str, Any], shapes: list[artifact.Key]) -
     for shape in record["shapes"]:
         if artifact.shape_key(shape) not in shapes:
             continue
-        where = artifact.shape_title(shape)
+        where = artifact.shape_title(shape, artifact.operation_of(record))
         wrong = [entry["label"] for entry in shape["entries"] if not entry["error"]["right"]]
         slow = [entry["label"] for entry in shape["entries"] if entry["throttled"]]
         if wrong:
@@ -193,9 +195,9 @@ def _doubtful(letter: str, record: dict[str, Any], shapes: list[artifact.Key]) -
             yield f"{letter}, {where}: throttled: {', '.join(slow)}."
 
 
-def _only(shapes: dict[tuple, Any], others: dict[tuple, Any]) -> Iterator[str]:
+def _only(operation: str, shapes: dict[tuple, Any], others: dict[tuple, Any]) -> Iterator[str]:
     for key, shape in shapes.items():
-        where = artifact.shape_title(shape)
+        where = artifact.shape_title(shape, operation)
         if key not in others:
             yield where
             continue

@@ -86,7 +86,7 @@ def _amount(value: float | None, unit: str) -> str:
 
 
 def _figure(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
 
 
 def _text(lines: list[str], below: str) -> str:

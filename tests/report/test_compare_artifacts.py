@@ -126,6 +126,31 @@ def test_a_wrong_result_is_neither_faster_nor_slower(compared):
     assert verdicts(compared({STAGE: 10.0}, {STAGE: 5.0}, change=spoil))[STAGE] == "wrong"
 
 
+def test_a_wrong_peer_sets_no_floor(compared):
+    def spoil(record):
+        next(e for e in record["shapes"][0]["entries"] if e["label"] == PEER)["error"]["right"] = False
+
+    result = compared({STAGE: 10.0, PEER: 10.0}, {STAGE: 8.0, PEER: 5.0}, change=spoil)
+    assert (result["shapes"][0]["floor"], result["shapes"][0]["floor_from"]) == (0.01, None)
+    assert verdicts(result)[STAGE] == "faster"
+
+
+def test_another_operation_is_named_everywhere(compared, tmp_path):
+    def change(record):
+        record["shapes"][0]["entries"][2]["error"]["right"] = False
+        record["shapes"][0]["entries"][0]["label"] = "01 renamed"
+
+    compared({}, {}, change=change)
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path in paths:
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"operation": "backward"}))
+    result = compare_artifacts(*paths)
+    assert (
+        "B, backward, 1x8x512x64: wrong results, whose times mean nothing: 06 q_outer." in result["warnings"]
+    )
+    assert result["only_b"] == ["01 renamed at backward, 1x8x512x64"]
+
+
 def test_two_runs_of_one_commit_say_so(compared):
     result = compared({STAGE: 10.0}, {STAGE: 10.3}, change=lambda record: record.update(commit=7 * "a"))
     assert verdicts(result)[STAGE] == "slower"

@@ -48,6 +48,15 @@ def test_without_measured_ceilings_there_is_no_table(fake, recorded):
     assert limit_tables.ceilings(recorded) is None
 
 
+def test_a_rate_just_below_a_thousand_is_written_out():
+    assert [limit_tables._figure(value) for value in (63.14, 999.4, 999.6, 4150.2)] == [
+        "63.1",
+        "999",
+        "1000",
+        "4150",
+    ]
+
+
 def test_data_sheets_are_marked_as_not_measured():
     text = limit_tables.other_gpus()
     assert cells(text, "by the data sheet") == [sheet.name for sheet in DATA_SHEETS]

@@ -34,7 +34,19 @@ def test_factors(value, text):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (981, "981"), (12_340, "12.3k"), (4_560_000, "4.56M"), (7.8e9, "7.8G")]
+    ("value", "text"),
+    [
+        (0, "0"),
+        (981, "981"),
+        (9_999, "9999"),
+        (9_999.6, "10k"),
+        (12_340, "12.3k"),
+        (999_400, "999k"),
+        (999_600, "1M"),
+        (4_560_000, "4.56M"),
+        (999_600_000, "1G"),
+        (7.8e9, "7.8G"),
+    ],
 )
 def test_amounts(value, text):
     assert tables.amount(value) == text
