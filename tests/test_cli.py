@@ -140,6 +140,7 @@ def test_the_help_of_check_names_a_file(capsys):
         (["resources", "--cc", "9"], "'9': major.minor is accepted"),
         (["resources", "--cc", "1.0"], "--cc 1.0: this CUDA compiler accepts 7.5, 8.0"),
         (["resources", "--head-dim", "72"], "--head-dim 72: accepted are 32, 64, 80"),
+        (["resources", "--save", "--head-dim", "128"], "--save: writes the whole table, for every GPU"),
         (["resources", "7", "--head-dim", "128"], "07 wmma_qk: does not serve head dimension 128, only 64"),
         (["resources", "14", "--cc", "8.9"], "14 tma_wgmma: needs compute capability 9.0"),
         (["resources", "9", "--cc", "7.5", "--head-dim", "128"], "bytes of shared memory per block"),

@@ -362,7 +362,7 @@ def build_parser() -> argparse.ArgumentParser:
     resources.add_argument(
         "--cc", type=_capability, help="compute capability; this GPU's, or 9.0 without one"
     )
-    resources.add_argument("--head-dim", type=int, default=64, help="64 by default")
+    resources.add_argument("--head-dim", type=int, metavar="D", help="64 by default")
     resources.add_argument(
         "--save",
         action="store_true",

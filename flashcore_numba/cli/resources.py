@@ -20,12 +20,14 @@ from flashcore_numba.stages import LADDER, Stage
 from flashcore_numba.stages.runs import Run, runs
 
 HELD = "an SM holds"
+HEAD_DIM = 64  # where none is named
 
 
 def run(args: Namespace) -> int:
     """Compile and print. Returns 1 where no compiler is installed."""
-    if args.head_dim not in HEAD_DIMS:
-        raise ArgumentError(f"--head-dim {args.head_dim}: accepted are {', '.join(map(str, HEAD_DIMS))}")
+    head_dim = HEAD_DIM if args.head_dim is None else args.head_dim
+    if head_dim not in HEAD_DIMS:
+        raise ArgumentError(f"--head-dim {head_dim}: accepted are {', '.join(map(str, HEAD_DIMS))}")
     stages = selected(args)
     if (reason := next(filter(None, map(why_not, stages)), None)) is not None:
         print(f"flashcore resources: {reason}", file=sys.stderr)
@@ -38,7 +40,7 @@ def run(args: Namespace) -> int:
     if args.save:
         return _save_resources(args)
     capability = args.cc or gpu.compute_capability() or (9, 0)
-    limits = {run: _limit(run, args.head_dim, capability) for run in runs(stages)}
+    limits = {run: _limit(run, head_dim, capability) for run in runs(stages)}
     of_stage: dict[Stage, set[str | None]] = {}
     for each, limit in limits.items():
         of_stage.setdefault(each.stage, set()).add(limit)
@@ -53,12 +55,12 @@ def run(args: Namespace) -> int:
     with progress_bar() as progress:
         for run in chosen:
             progress.step(f"compiling {run.label}")
-            found[run.label] = registers(run, examples(run.stage, args.head_dim), capability)
+            found[run.label] = registers(run, examples(run.stage, head_dim), capability)
     if give_json(
         args,
         lambda: {
             "compute_capability": list(capability),
-            "head_dim": args.head_dim,
+            "head_dim": head_dim,
             "kernels": found,
             "left_out": without,
         },
@@ -67,7 +69,7 @@ def run(args: Namespace) -> int:
     target = f"sm_{capability[0]}{capability[1]}"
     out = console()
     table = Table(
-        title=f"Compiled for {target}, D = {args.head_dim}",
+        title=f"Compiled for {target}, D = {head_dim}",
         title_justify="left",
         caption_justify="left",
     )
@@ -114,7 +116,7 @@ def _limit(run: Run, head_dim: int, capability: tuple[int, int]) -> str | None:
 
 
 def _save_resources(args: Namespace) -> int:
-    if args.cc or args.stages:
+    if args.cc or args.stages or args.head_dim is not None:
         raise ArgumentError("--save: writes the whole table, for every GPU, so nothing else goes with it")
     with progress_bar() as progress:
         path = resource_table.save(LADDER, parts(progress, "compiling"))

@@ -30,11 +30,11 @@ shapes      a list: shape (B x H x S x D), causal, element (of q, k, v and out; 
             forward pass, and kv_bytes, of K and V that tokens see, for every shape of decode
 entries     label, kind ("stage" or "peer"), stage (number; null off the spine), variant, default (false: a
             variant that must be named), unit ("fp32" or "tensor"), launches a graph, rounds, gpu_us (a launch
-            in a graph, L2 warm), gpu_cold_us (the same, L2 flushed; null for variants and for launches of
-            more than 4 ms) and caller_us (null for variants): statistics as `stats.of_rounds` makes them;
-            clocks as above, of this entry's turns; throttled: sentences on what held its clocks back (null:
-            not read); error, resources (one item a kernel), and what `derive` computes: speed_up {stage_01,
-            best_peer}, share_of_limit
+            in a graph, L2 warm), gpu_cold_us (the same, L2 flushed; null for variants, for launches of more
+            than 4 ms, and where the flush alone once took longer than with the launch) and caller_us (null
+            for variants): statistics as `stats.of_rounds` makes them; clocks as above, of this entry's turns;
+            throttled: sentences on what held its clocks back (null: not read); error, resources (one item a
+            kernel), and what `derive` computes: speed_up {stage_01, best_peer}, share_of_limit
 """
 
 import functools
