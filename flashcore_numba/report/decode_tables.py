@@ -118,9 +118,8 @@ def planned(folder: Path | None = None) -> str | None:
         if not peer or not best or "lengths" in shape["features"] or _is_yardstick(record, shape):
             continue
         times = [_us(entry, clock) for clock in ("gpu_us", "gpu_cold_us") for entry in (best, peer)]
-        cold = peer["gpu_cold_us"]["p50"] / best["gpu_cold_us"]["p50"]
-        faster = how_much_faster(shape, best, PLANNED), f"{cold:.2f}", how_much_faster(shape, best, "FA3")
-        lines.append([shape["shape"], best["label"], *times, *faster])
+        faster = [how_much_faster(shape, best, PLANNED, clock) for clock in ("gpu_us", "gpu_cold_us")]
+        lines.append([shape["shape"], best["label"], *times, *faster, how_much_faster(shape, best, "FA3")])
         sources.append(provenance(record))
     if not lines:
         return None

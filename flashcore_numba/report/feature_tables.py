@@ -191,11 +191,11 @@ def _ragged(record: dict[str, Any], shape: Results) -> str | None:
     return f"a ragged batch of {_mask_named(shape)} reaches {share} of the rate of equal lengths{beside}"
 
 
-def how_much_faster(shape: Results, best: Results, label: str) -> str:
-    """How many times as long a peer takes as the best stage."""
+def how_much_faster(shape: Results, best: Results, label: str, clock: str = "gpu_us") -> str:
+    """How many times as long a peer takes as the best stage; - where one of them has no such time."""
     for entry in shape["entries"]:
-        if entry["label"] == label and entry["error"]["right"]:
-            return f"{entry['gpu_us']['p50'] / best['gpu_us']['p50']:.2f}"
+        if entry["label"] == label and entry["error"]["right"] and entry[clock] and best[clock]:
+            return f"{entry[clock]['p50'] / best[clock]['p50']:.2f}"
     return "-"
 
 

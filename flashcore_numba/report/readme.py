@@ -113,7 +113,7 @@ def _pages(
     images = {name: _image(picture, f"../{IMAGES}") for name, picture in by_name.items()}
     images["house"] = _themed("house", alt(built))
     for page in sorted((readme.parent / DOCS).glob("*.md")):
-        pages[page] = _filled(page, page.read_text(), {"picture": images, "table": tables, "text": texts})
+        pages[page] = _filled(page, _text(page), {"picture": images, "table": tables, "text": texts})
     return pages
 
 
@@ -147,11 +147,17 @@ def _themed(file: str, alt: str) -> str:
     )
 
 
-def _read(readme: Path) -> str:
+def _text(page: Path) -> str:
     try:
-        text = readme.read_text()
+        return page.read_text()
     except OSError as error:
-        raise ReadmeError(f"{readme}: cannot be read ({error.strerror})") from None
+        raise ReadmeError(f"{page}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise ReadmeError(f"{page}: is no text in UTF-8 ({error.reason} at byte {error.start})") from None
+
+
+def _read(readme: Path) -> str:
+    text = _text(readme)
     if not PLACE.search(text):
         raise ReadmeError(f"{readme}: has no place to write to, such as {EXAMPLE}")
     return text

@@ -135,3 +135,16 @@ def test_a_table_of_one_gpu_does_not_name_it():
 
 def test_without_a_run_there_is_nothing(tmp_path):
     assert all(make(tmp_path) is None for make in (*decode_tables.TABLES.values(), decode_tables.sentence))
+
+
+def test_a_library_without_a_cold_time_has_a_row(tmp_path):
+    """As a launch of more than 4 ms has none."""
+    name = "nvidia-h200-decode-flashinfer-causal.json"
+    record = json.loads((artifact.recorded_dir() / name).read_text())
+    (planned,) = (e for e in record["shapes"][0]["entries"] if e["label"] == "FlashInfer")
+    planned["gpu_cold_us"] = None
+    (tmp_path / name).write_text(json.dumps(record))
+    found = {row[0]: row for row in rows(decode_tables.planned(tmp_path))}
+    warm, cold = found[record["shapes"][0]["shape"]], found[record["shapes"][1]["shape"]]
+    assert warm[5] == warm[7] == "-" and float(warm[6]) > 0
+    assert float(cold[5]) > 0 and float(cold[7]) > 0

@@ -152,6 +152,18 @@ def test_a_page_without_a_place_is_refused(tmp_path):
     assert path.read_text() == "no markers"
 
 
+@pytest.mark.parametrize("name", ["README.md", "docs/page.md"])
+def test_a_page_that_is_no_text_is_named(page, recorded, name):
+    broken = page.parent / name
+    broken.parent.mkdir(exist_ok=True)
+    broken.write_bytes(b"# Title \xff")
+    before = page.read_bytes()
+    for call in (update, differences):
+        with pytest.raises(ReadmeError, match=f"{name}: is no text in UTF-8 .* at byte 8"):
+            call(page)
+    assert page.read_bytes() == before
+
+
 def test_the_repositorys_readme_belongs_to_its_record(request):
     assert readme.differences(request.config.rootpath / "README.md") == []
     drawn, _ = pictures.drawable(artifact.recorded_whole(), ring_timeline.recorded())
