@@ -353,6 +353,18 @@ def test_the_page_names_every_extra() -> None:
     assert sorted(named) == sorted(set(PROJECT["optional-dependencies"]) - {"dev"})
 
 
+def test_no_program_of_a_page_takes_the_distribution_from_an_index() -> None:
+    """No index has it, so a program that installs it names a source tree."""
+    pages = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("lessons/*.md")]
+    programs = [
+        block
+        for page in pages
+        for block in re.findall(r"^```python\b.*?^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    ]
+    installing = [block for block in programs if '"pip", "install"' in block]
+    assert installing and not any("flashcore-numba" in block for block in installing)
+
+
 @pytest.mark.long
 def test_every_command_for_pip_names_an_extra_that_exists() -> None:
     pattern = re.compile(r"""(?:flashcore-numba|["']\.)\[([a-z0-9,]+)\]|\binstall\(["']([a-z0-9]+)["']\)""")
