@@ -302,6 +302,17 @@ def test_compare_without_a_gpu(monkeypatch, capsys, no_gpu, wide):
     assert int(passed) > 20
 
 
+def test_json_into_a_folder_is_refused_before_anything_runs(tmp_path, monkeypatch, capsys, no_gpu):
+    from flashcore_numba.cli import compare
+
+    folder = tmp_path / "runs.json"
+    folder.mkdir()
+    monkeypatch.setattr(compare, "_compare_without_gpu", lambda *args: pytest.fail("it ran"))
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["compare", "1", "--json", str(folder)])
+    assert "runs.json' is a folder; the name of a file is accepted" in capsys.readouterr().err
+
+
 def test_compare_takes_a_shape_once(monkeypatch, no_gpu):
     from flashcore_numba.cli import compare
 

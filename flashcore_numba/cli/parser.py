@@ -470,6 +470,8 @@ def _json_file(text: str) -> str:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a file name that ends in .json (stages go before --json)"
         )
+    if text != "-" and Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder; the name of a file is accepted")
     if text != "-":
         _refuse_unwritable(Path(text).parent, text)  # now, not after the minutes that the result takes
     return text
