@@ -118,6 +118,10 @@ def test_the_help_of_check_names_a_file(capsys):
             ["count", "1", "--shape", "1x1x64x72"],
             "the head dimension (the last number) must be one of 32, 64, 80",
         ),
+        (
+            ["compare", "1", "--shape", "1x8x9x72/64"],
+            "dimension (the number before the last /) must be one of",
+        ),
         (["count", "1", "--variant", "x"], "--variant 'x' of stage 01 scalar: accepted are none"),
         (["compare", "--shape", "tiny"], "shape 'tiny': accepted are BxHxSxD"),
         (["compare", "--rounds", "2"], "'2': a whole number of at least 5 is accepted"),

@@ -117,7 +117,9 @@ def _read(text: str) -> Shape | None:
         return None
     shape = Shape(**{name: int(number) for name, number in found.groupdict().items() if number})
     if not {shape.head_dim, shape.value_dim} <= {*HEAD_DIMS}:
+        first = found["value_dim"] and shape.head_dim not in HEAD_DIMS
+        where = "the number before the last /" if first else "the last number"
         raise ArgumentError(
-            f"shape {shown(text)}: the head dimension (the last number) must be one of {listed(HEAD_DIMS)}"
+            f"shape {shown(text)}: the head dimension ({where}) must be one of {listed(HEAD_DIMS)}"
         )
     return shape
