@@ -19,7 +19,7 @@ from flashcore_numba.stages.runs import runs
 
 def run(args: Namespace) -> int:
     """Print the table. Returns 1 where no run has a row."""
-    operation, stages = of_one_operation(args)
+    _, stages = of_one_operation(args)
     shape = parse_any(args.shape)
     if shape.shortest is not None:
         raise ArgumentError(f"--shape {args.shape}: accepted is one length, S, not S-S")
@@ -33,7 +33,7 @@ def run(args: Namespace) -> int:
     with progress_bar() as progress:
         if isinstance(target, DataSheet):
             found = roofline.of_data_sheet(target, *at, progress)
-        elif target == here and not roofline.is_recorded(target, operation, shape, args.causal):
+        elif target == here and not roofline.is_recorded(target, *at):
             from flashcore_numba.measure.compare import compare  # needs CuPy
 
             record = compare(stages, [[Workload(shape, args.causal)]], FEWEST_ROUNDS, progress)

@@ -336,9 +336,10 @@ def _names(recorded: Sequence[str]) -> str:
     return ", ".join([*recorded, *(sheet.name for sheet in DATA_SHEETS)])
 
 
-def is_recorded(gpu: str, operation: str, shape: Shape, causal: bool) -> bool:
-    """Whether an artifact of this GPU has times of an operation at this shape."""
-    return any(_times(record, shape, causal) for record in records(operation, gpu))
+def is_recorded(gpu: str, chosen: Sequence[Run], shape: Shape, causal: bool) -> bool:
+    """Whether an artifact of this GPU has a time of one of the runs at this shape."""
+    labels, of = {run.label for run in chosen}, operation(chosen[0].stage).name
+    return any(labels & _times(record, shape, causal).keys() for record in records(of, gpu))
 
 
 def of_record(

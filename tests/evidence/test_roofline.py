@@ -168,9 +168,16 @@ def test_grouped_heads_have_their_own_times(saved):
 
 def test_recorded_times_of_grouped_heads_are_found() -> None:
     shape, chosen = Shape(1, 64, 8192, 128, kv_heads=8), runs(branches.select("decode"))
-    assert roofline.is_recorded("NVIDIA H200", "decode", shape, True)
+    assert roofline.is_recorded("NVIDIA H200", chosen, shape, True)
     rows = {row.label: row for row in roofline.of_record("NVIDIA H200", chosen, shape, True).rows}
     assert 0.5 < rows["decode/cluster"].share < 1.05 and rows["decode/cluster"].limiter == "dram"
+
+
+def test_times_of_other_stages_are_no_times_of_these() -> None:
+    """On the GPU itself these are then measured."""
+    shape = Shape(1, 8, 128, 128)
+    assert roofline.is_recorded("NVIDIA H200", runs(select("15")), shape, False)
+    assert not roofline.is_recorded("NVIDIA H200", runs(select("9")), shape, False)
 
 
 def test_times_that_were_throttled_are_told(saved):

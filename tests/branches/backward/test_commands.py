@@ -130,8 +130,8 @@ def test_roofline_of_a_recorded_gpu(fake, recorded, capsys):
     assert cli.main([*arguments, "--json"]) == 0
     rows = {row["label"]: row["gpu_us"] for row in json.loads(capsys.readouterr().out)["rows"]}
     assert rows[RECOMPUTE.label] == pytest.approx(2200.0)
-    assert roofline.is_recorded("Imaginary GPU", "backward", parse("mission"), False)
-    assert not roofline.is_recorded("Imaginary GPU", "backward", parse("small"), False)
+    assert roofline.is_recorded("Imaginary GPU", runs([RECOMPUTE]), parse("mission"), False)
+    assert not roofline.is_recorded("Imaginary GPU", runs([RECOMPUTE]), parse("small"), False)
     drawn = recorded.parent / "drawn"
     assert cli.main([*arguments, "--save", str(drawn)]) == 0
     assert [path.name for path in drawn.iterdir()] == ["roofline-imaginary-gpu-backward.json"]
