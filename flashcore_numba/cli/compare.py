@@ -106,6 +106,11 @@ def _workloads(args: Namespace, stages: list[Stage], shapes: list[Shape]) -> lis
     for element in elements:
         if not any(element in stage.elements for stage in stages):
             raise ArgumentError(f"--element {element.name}: none of these stages serves it")
+    for shape in shapes:
+        if not any(shape.head_dim in stage.head_dims for stage in stages):
+            raise ArgumentError(
+                f"--shape {shape}: none of these stages serves head dimension {shape.head_dim}"
+            )
     of = common_operation(stages)
     for name in CHOICES:
         if getattr(args, name) and name not in of.choices:

@@ -11,7 +11,7 @@ from flashcore_numba.checks.forward import common_operation, operation
 from flashcore_numba.checks.truth import truth
 from flashcore_numba.core import workload
 from flashcore_numba.core.element import E4M3, FLOAT16
-from flashcore_numba.core.errors import UnsupportedError
+from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.core.features import OFF, Features
 from flashcore_numba.core.operation import Operation
 from flashcore_numba.core.workload import Workload
@@ -196,6 +196,9 @@ class _Prepared:
                         raise
                     continue
                 self.cold[entry.label] = pair
+        if not self.entries:
+            reasons = "; ".join(f"{label}: {why}" for label, why in self.absent.items())
+            raise ArgumentError(f"{self.what}: there is nothing to time ({reasons})")
 
 
 def _inputs(of: Operation, of_it: Workload, features: Features, rng: np.random.Generator) -> Any:

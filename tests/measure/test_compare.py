@@ -581,6 +581,8 @@ def test_the_kernels_whose_registers_are_recorded_have_the_features(rng):
         (["--page", "-16"], "page '-16': accepted are contiguous and a number"),
         (["--page", "contiguous"], "--page contiguous: forward has none"),
         (["--shape", "2x2x5-9x64"], "cu_seqlens_q cu_seqlens_k: none of these stages serves it"),
+        (["--shape", "1x2x9x32"], "--shape 1x2x9x32: none of these stages serves head dimension 32"),
+        (["--shape", "1x4/2x9x64"], "1x4/2x9x64: there is nothing to time (01 scalar: stage 01 scalar does"),
     ],
 )  # fmt: skip
 def test_what_no_stage_measures_is_refused(arguments, says, capsys):
