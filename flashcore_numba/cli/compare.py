@@ -117,8 +117,14 @@ def _workloads(args: Namespace, stages: list[Stage], shapes: list[Shape]) -> lis
             raise ArgumentError(
                 f"--{_option(name)} {_as_given(name, getattr(args, name))}: {of.name} has none"
             )
+    for shape, features in itertools.product(shapes, args.features or ["none"]):
+        needs = {*Workload(shape, **options(features)).arguments}
+        if not any(needs <= {*stage.features} for stage in stages):
+            given = [f"--features {features!r}"] if options(features) != options("none") else []
+            given += [f"--shape {shape}, a ragged batch"] if shape.shortest is not None else []
+            raise ArgumentError(f"{' with '.join(given)}: none of these stages serves it")
     chosen = [getattr(args, name) or [usual] for name, usual in CHOICES.items()]
-    every = [
+    return [
         list(
             dict.fromkeys(
                 Workload(
@@ -135,10 +141,6 @@ def _workloads(args: Namespace, stages: list[Stage], shapes: list[Shape]) -> lis
         )
         for shape in shapes
     ]
-    for workload in (each for group in every for each in group):
-        if not any({*workload.arguments} <= {*stage.features} for stage in stages):
-            raise ArgumentError(f"{' '.join(workload.arguments)}: none of these stages serves it")
-    return every
 
 
 def _compare_on_gpu(args: Namespace, stages: list[Stage], shapes: list[Shape]) -> int:
