@@ -157,6 +157,10 @@ BAD_PACKED = {
     "one bound": ({"cu_seqlens_q": BOUNDS[:1]}, ["cu_seqlens_q has shape (1,)", "[B + 1]"]),
     "as many": ({"cu_seqlens_k": np.array([0, 8], np.int32)}, ["cu_seqlens_k has shape (2,)", "(3,)"]),
     "falls": ({"cu_seqlens_q": np.array([0, 9, 8], np.int32)}, ["cu_seqlens_q is [0, 9, 8]", "never fall"]),
+    "falls by more than 2^31": (
+        {"cu_seqlens_q": np.array([0, 2**31 - 1, -(2**31)], np.int32)},
+        ["cu_seqlens_q is [0, 2147483647, -2147483648]", "never fall"],
+    ),
     "begins late": ({"cu_seqlens_q": np.array([1, 5, 8], np.int32)}, ["begin at 0"]),
     "ends beyond": ({"cu_seqlens_k": np.array([0, 5, 9], np.int32)}, ["8 at the most", "rows of k"]),
     "used beyond": ({"seqused_k": np.array([5, 4], np.int32)}, ["seqused_k is 4 for sequence 1", "0 to 3"]),

@@ -11,7 +11,14 @@ from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.features import Features, Sequence
 from flashcore_numba.core.mask import Mask
 from flashcore_numba.core.output import LSE, OUT
-from flashcore_numba.core.problem import Problem, check_layout, placed_on, rows_aligned, with_aligned
+from flashcore_numba.core.problem import (
+    Problem,
+    check_layout,
+    check_starts,
+    placed_on,
+    rows_aligned,
+    with_aligned,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +50,8 @@ class BackwardProblem:
                 continue
             _check(name, array, LSE.shape(p), FLOAT32.dtype, p.q)
             if not array.flags.c_contiguous:
-                raise ArgumentError(
-                    f"{name} has strides {array.strides} bytes: it must be C-contiguous, as attention() "
-                    "returns the LSE"
-                )
+                raise ArgumentError(f"{name} is not C-contiguous: it must be, as attention() returns the LSE")
+            check_starts(name, array)
 
     @property
     def inputs(self) -> dict[str, Any]:

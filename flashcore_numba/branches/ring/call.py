@@ -67,7 +67,7 @@ class RingAttention:
         backward_stage: Any = None,
     ) -> None:
         dist = _distributed()
-        if way not in tuple(FORWARD):  # which a list can be compared with
+        if not isinstance(way, str) or way not in FORWARD:
             raise ArgumentError(f"way is {shown(way)}: accepted are {', '.join(FORWARD)}")
         if not dist.is_initialized():
             raise ArgumentError("group: torch.distributed.init_process_group has not been called")
