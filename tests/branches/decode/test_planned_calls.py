@@ -155,7 +155,7 @@ def test_numbers_at_odd_addresses_have_no_plan(stub):
     for _ in range(2):
         attention_paged(*arrays, lengths, stage=TOY)
     lengths.data.ptr += 1
-    with pytest.raises(ArgumentError, match="^lengths has strides .* or an odd address"):
+    with pytest.raises(ArgumentError, match=r"^lengths has strides .* or an odd address"):
         attention_paged(*arrays, lengths, stage=TOY)
 
 
