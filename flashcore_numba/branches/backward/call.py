@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from cuda_reference.extras import explained
 from flashcore_numba.branches.backward.outputs import GRADIENTS
-from flashcore_numba.branches.backward.problem import BackwardProblem
+from flashcore_numba.branches.backward.problem import BackwardProblem, check_contiguous
 from flashcore_numba.calls import (
     Written,
     adopted,
@@ -244,7 +244,10 @@ class _Call(NamedTuple):
         if self.packed:
             for name, like in (("out", OUT), ("dout", OUT), ("lse", LSE), ("dlse", LSE)):
                 if name in arrays:
-                    check_packed_shape(name, arrays[name].view, like.shape(forward))
+                    view = arrays[name].view
+                    check_packed_shape(name, view, like.shape(forward))
+                    if like is LSE:
+                        check_contiguous(name, view[0])
         dlse = arrays["dlse"].view if "dlse" in arrays else None
         return BackwardProblem(forward, out, lse, dout, dlse)
 

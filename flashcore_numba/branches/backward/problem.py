@@ -49,8 +49,7 @@ class BackwardProblem:
             if array is None and name == "dlse":
                 continue
             _check(name, array, LSE.shape(p), FLOAT32.dtype, p.q)
-            if not array.flags.c_contiguous:
-                raise ArgumentError(f"{name} is not C-contiguous: it must be, as attention() returns the LSE")
+            check_contiguous(name, array)
             check_starts(name, array)
 
     @property
@@ -184,6 +183,15 @@ class BackwardProblem:
             return self
         copies = {name: with_aligned(getattr(self, name)) for name in ("out", "dout")}
         return replace(self, forward=self.forward.with_aligned_rows(), **copies)
+
+
+def check_contiguous(name: str, array: Any) -> None:
+    """Raise ArgumentError for an LSE, or its gradient, with gaps or in another order."""
+    if not array.flags.c_contiguous:
+        raise ArgumentError(
+            f"{name} has strides {array.strides} bytes: it must be C-contiguous, as attention() returns the "
+            "LSE"
+        )
 
 
 def _check(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype, q: Any) -> None:

@@ -105,7 +105,7 @@ def test_bad_arguments_are_named_and_nothing_is_written(rng):
         "dk is read-only": {"dk": np.broadcast_to(np.zeros_like(target), target.shape)},
         "dq overlaps dk": {"dq": target, "dk": target},
         "dv overlaps v": {"dv": x.forward.v},
-        "lse is not C-contiguous": {"lse": np.zeros((2, 1, 9), np.float32).swapaxes(0, 1)[:, :, ::-1]},
+        "lse has strides": {"lse": np.zeros((2, 1, 9), np.float32).swapaxes(0, 1)[:, :, ::-1]},
         "dlse has shape": {"dlse": x.lse[:, :, 1:]},
         "deterministic is 1": {"deterministic": 1},
         "is not in the ladder of the backward pass": {"stage": "mma"},
@@ -130,6 +130,7 @@ def test_shapes_of_packed_arrays_are_told_as_the_caller_has_them(rng):
         "lse has shape (1, 2, 9): two dimensions are needed": {"lse": given["lse"][None]},
         "dlse has shape (18,): two dimensions are needed": {"dlse": dlse.reshape(-1)},
         "dlse has shape (1, 9): it must be (2, 9)": {"dlse": dlse[:1]},
+        "lse has strides (36, -4) bytes: it must be C-contiguous": {"lse": given["lse"][:, ::-1]},
     }.items():
         with pytest.raises(ArgumentError) as raised:
             attention_varlen_backward(**given | wrong, cu_seqlens_q=bounds, cu_seqlens_k=bounds)
