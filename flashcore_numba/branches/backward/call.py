@@ -9,6 +9,7 @@ from flashcore_numba.branches.backward.problem import BackwardProblem, check_con
 from flashcore_numba.calls import (
     Written,
     adopted,
+    as_packed,
     check_given,
     check_limit_of_time,
     check_packed_shape,
@@ -247,7 +248,7 @@ class _Call(NamedTuple):
                     view = arrays[name].view
                     check_packed_shape(name, view, like.shape(forward))
                     if like is LSE:
-                        check_contiguous(name, view[0])
+                        check_contiguous(name, view, as_packed(view.strides))
         dlse = arrays["dlse"].view if "dlse" in arrays else None
         return BackwardProblem(forward, out, lse, dout, dlse)
 

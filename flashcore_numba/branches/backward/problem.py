@@ -49,7 +49,7 @@ class BackwardProblem:
             if array is None and name == "dlse":
                 continue
             _check(name, array, LSE.shape(p), FLOAT32.dtype, p.q)
-            check_contiguous(name, array)
+            check_contiguous(name, array, array.strides)
             check_starts(name, array)
 
     @property
@@ -185,12 +185,13 @@ class BackwardProblem:
         return replace(self, forward=self.forward.with_aligned_rows(), **copies)
 
 
-def check_contiguous(name: str, array: Any) -> None:
-    """Raise ArgumentError for an LSE, or its gradient, with gaps or in another order."""
+def check_contiguous(name: str, array: Any, strides: tuple[int, ...]) -> None:
+    """Raise ArgumentError for an LSE, or its gradient, with gaps or in another order. strides: as the caller
+    has them.
+    """
     if not array.flags.c_contiguous:
         raise ArgumentError(
-            f"{name} has strides {array.strides} bytes: it must be C-contiguous, as attention() returns the "
-            "LSE"
+            f"{name} has strides {strides} bytes: it must be C-contiguous, as attention() returns the LSE"
         )
 
 
