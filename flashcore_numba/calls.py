@@ -243,7 +243,8 @@ def run(
             }
             check_target(each.name, targets[each.name].view, each, problem, apart, packed)
     like = inputs["q"]
-    with executor_for(like, tuple(views.values()), time_limit) as executor:
+    given_by_caller = (*views.values(), *(each.view for each in also.values()))
+    with executor_for(like, given_by_caller, time_limit) as executor:
         results = {}
         for each in outputs:
             shape, dtype = each.shape(problem), each.dtype(problem)
