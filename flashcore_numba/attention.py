@@ -3,15 +3,13 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from cuda_reference.shown import shown
 from flashcore_numba.calls import (
     Written,
     adopted,
-    as_packed,
     check_given,
     check_limit_of_time,
+    check_packed_shape,
     find_stage,
     first_that_serves,
     refuse,
@@ -25,7 +23,7 @@ from flashcore_numba.core.element import FLOAT32
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.features import CALLED, OFF, Features
 from flashcore_numba.core.output import LSE, OUT, Output
-from flashcore_numba.core.problem import Problem
+from flashcore_numba.core.problem import Problem, checked_flag
 from flashcore_numba.run import plans
 from flashcore_numba.stages.tuning.dispatch import ranking
 
@@ -257,13 +255,6 @@ def _weight_and_eps(head_norm: Any) -> tuple[Any, Any]:
     return head_norm[0], head_norm[1]
 
 
-def _check_packed_gate(gate: Any, q: Any, v: Any) -> None:
-    """Raise ArgumentError, which has the caller's shapes, unless there is a number for each of the output."""
-    found, needed = tuple(gate.shape), (*q.shape[:3], v.shape[3])
-    if found != needed:
-        raise ArgumentError(f"gate has shape {as_packed(found)}: it must be {as_packed(needed)} here")
-
-
 class _Call(NamedTuple):
     """The arguments of a call that are no arrays."""
 
@@ -286,8 +277,7 @@ class _Call(NamedTuple):
         order: tuple[str, ...],
     ) -> Any:
         """Check everything and `calls.run`."""
-        if not isinstance(self.return_lse, bool | np.bool_):
-            raise ArgumentError(f"return_lse is {shown(self.return_lse)}: it must be True or False")
+        wants_lse = checked_flag("return_lse", self.return_lse)
         chosen = None if self.stage is None else find_stage(self.stage)
         arrays = {name: adopted(array, name, self.packed) for name, array in given.items()}
         given_too = {name: array for name, array in optional.items() if array is not None}
@@ -296,12 +286,13 @@ class _Call(NamedTuple):
             for name, array in given_too.items()
         }
         if self.packed and "gate" in added:
-            _check_packed_gate(added["gate"].view, arrays["q"].view, arrays["v"].view)
+            q, v = (arrays[name].view for name in "qv")
+            check_packed_shape("gate", added["gate"].view, (*q.shape[:3], v.shape[3]))
         targets = {} if out is None else {"out": adopted(out, "out", self.packed)}
         same_kind(**arrays, **{CALLED.get(name, name): x for name, x in added.items()}, **targets)
         check_limit_of_time(self.time_limit, arrays["q"].view)
         problem = self._problem(arrays, added, targets)
-        wanted = (LSE,) if self.return_lse else ()
+        wanted = (LSE,) if wants_lse else ()
         if chosen is None:
             chosen = best_stage(problem, wanted)
         else:
@@ -310,7 +301,7 @@ class _Call(NamedTuple):
         written = Written((OUT, *wanted), targets, self.packed, in_place, added)
         arrays |= {name: added[name] for name in problem.features.prior | problem.features.epilogue}
         done = run(chosen, chosen.called, problem, arrays, written, self.time_limit, key, order)
-        return done if self.return_lse else done[0]
+        return done if wants_lse else done[0]
 
     def _problem(
         self, arrays: dict[str, Adopted], added: dict[str, Adopted], targets: dict[str, Adopted]

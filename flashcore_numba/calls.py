@@ -10,12 +10,13 @@ import numpy as np
 
 from cuda_reference.driver import Allowed
 from cuda_reference.extras import explained
+from cuda_reference.shown import shown
 from flashcore_numba.core import gpu
 from flashcore_numba.core.arrays import Adopted, adopt, empty_like, overlap
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.core.features import CALLED
 from flashcore_numba.core.output import Output
-from flashcore_numba.core.problem import check_layout, check_time_limit, listed, rows_aligned
+from flashcore_numba.core.problem import check_layout, checked_time_limit, listed, rows_aligned
 from flashcore_numba.run import plans
 
 if TYPE_CHECKING:
@@ -63,19 +64,24 @@ def told(window: Any, softcap: Any) -> tuple:
 
 def check_limit_of_time(seconds: float | None, q: Any) -> None:
     """Raise ArgumentError for a bad `time_limit`, and for any where the call does not wait for its work."""
-    if seconds is None:
-        return
-    check_time_limit(seconds)
-    if not isinstance(q, np.ndarray):
+    if checked_time_limit(seconds) is not None and not isinstance(q, np.ndarray):
         raise ArgumentError(
-            f"time_limit is {seconds!r} for arrays on a GPU: the call does not wait for its "
+            f"time_limit is {shown(seconds)} for arrays on a GPU: the call does not wait for its "
             "work; only host arrays take one"
         )
 
 
 def as_packed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The caller's shape or strides, of [total, H, D], of those of a view [1, H, total, D]."""
-    return (shape[2], shape[1], shape[3])
+    """The caller's shape or strides, of [total, H, D] or [H, total], of those of a view [1, H, total, D] or
+    [1, H, total].
+    """
+    return (shape[2], shape[1], shape[3]) if len(shape) == 4 else shape[1:]
+
+
+def check_packed_shape(name: str, view: Any, needed: tuple[int, ...]) -> None:
+    """Raise ArgumentError, which has the caller's shapes, unless the view of a packed array has this one."""
+    if (found := tuple(view.shape)) != needed:
+        raise ArgumentError(f"{name} has shape {as_packed(found)}: it must be {as_packed(needed)} here")
 
 
 def check_target(
@@ -237,7 +243,8 @@ def run(
             }
             check_target(each.name, targets[each.name].view, each, problem, apart, packed)
     like = inputs["q"]
-    with executor_for(like, tuple(views.values()), time_limit) as executor:
+    given_by_caller = (*views.values(), *(each.view for each in also.values()))
+    with executor_for(like, given_by_caller, time_limit) as executor:
         results = {}
         for each in outputs:
             shape, dtype = each.shape(problem), each.dtype(problem)

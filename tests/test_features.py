@@ -91,6 +91,16 @@ def test_the_lse_without_the_sink(rng):
     assert np.allclose(lse + np.log1p(-np.exp(sinks[:, None] - lse)), plain, atol=1e-4)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["sinks", "alibi_slopes"])
+@pytest.mark.parametrize("stage", [5, 12])
+def test_what_is_not_finite_in_a_feature_is_no_error(rng, stage, name, value):
+    """As in q, k and v: the simulator reports only a NaN that is made of finite numbers."""
+    q, k = draw(rng, 1, 2, 20, 64), draw(rng, 1, 2, 30, 64)
+    out = attention(q, k, k, stage=stage, **{name: np.array([value, 0], np.float32)})
+    assert np.isnan(out[0, 0]).any() and np.isfinite(out[0, 1]).all()
+
+
 @pytest.mark.parametrize("window", [(1000, 1000), (-1, 1000), (2**30, -1)])
 def test_a_window_wider_than_all_keys_is_none(rng, window):
     q = draw(rng, 1, 1, 20, 64)
@@ -157,6 +167,10 @@ BAD_PACKED = {
     "one bound": ({"cu_seqlens_q": BOUNDS[:1]}, ["cu_seqlens_q has shape (1,)", "[B + 1]"]),
     "as many": ({"cu_seqlens_k": np.array([0, 8], np.int32)}, ["cu_seqlens_k has shape (2,)", "(3,)"]),
     "falls": ({"cu_seqlens_q": np.array([0, 9, 8], np.int32)}, ["cu_seqlens_q is [0, 9, 8]", "never fall"]),
+    "falls by more than 2^31": (
+        {"cu_seqlens_q": np.array([0, 2**31 - 1, -(2**31)], np.int32)},
+        ["cu_seqlens_q is [0, 2147483647, -2147483648]", "never fall"],
+    ),
     "begins late": ({"cu_seqlens_q": np.array([1, 5, 8], np.int32)}, ["begin at 0"]),
     "ends beyond": ({"cu_seqlens_k": np.array([0, 5, 9], np.int32)}, ["8 at the most", "rows of k"]),
     "used beyond": ({"seqused_k": np.array([5, 4], np.int32)}, ["seqused_k is 4 for sequence 1", "0 to 3"]),

@@ -21,7 +21,7 @@ from flashcore_numba.checks.trial import Failed, Trial, place
 from flashcore_numba.core import gpu
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.operation import Case, Inputs, Operation, Property
-from flashcore_numba.core.problem import check_time_limit
+from flashcore_numba.core.problem import checked_time_limit
 from flashcore_numba.run import pool
 from flashcore_numba.stages import Stage
 from flashcore_numba.stages.find import select
@@ -143,7 +143,7 @@ def check(
     where this machine cannot compile kernels, for example on a full disk.
     """
     backend = default_backend() if backend is None else _known_backend(backend)
-    check_time_limit(time_limit)
+    time_limit = checked_time_limit(time_limit)
     seed = fresh_seed() if seed is None else seed
     selected = select(*stages)
     _check_variants(selected, variants)

@@ -96,18 +96,21 @@ def empty_like(like: Adopted, shape: tuple[int, ...], dtype: Any) -> Adopted:
     memory, or the NumPy or CuPy array itself where it has none.
     """
     dtype = np.dtype(dtype)
-    if like.kind == "PyTorch":
-        torch = sys.modules["torch"]
-        source = torch.empty(shape, dtype=getattr(torch, dtype.name), device=like.source.device)
-        return Adopted(source, _view_of_torch(source, "out"), like.kind)
-    if isinstance(like.view, np.ndarray):
-        try:
-            memory = np.empty(shape, dtype)
-        except (MemoryError, ValueError) as error:  # a stride of 0 makes an input of any size
-            raise ArgumentError(
-                f"the output has shape {shape}, {math.prod(shape) * dtype.itemsize} bytes, which cannot be "
-                "allocated: split the input"
-            ) from error
+    on_host = isinstance(like.view, np.ndarray)
+    try:
+        if like.kind == "PyTorch":
+            torch = sys.modules["torch"]
+            source = torch.empty(shape, dtype=getattr(torch, dtype.name), device=like.source.device)
+            return Adopted(source, _view_of_torch(source, "out"), like.kind)
+        memory = np.empty(shape, dtype) if on_host else None
+    except (MemoryError, ValueError, RuntimeError) as error:  # a stride of 0 makes an input of any size
+        if not on_host:
+            raise
+        raise ArgumentError(
+            f"the output has shape {shape}, {math.prod(shape) * dtype.itemsize} bytes, which cannot be "
+            "allocated: split the input"
+        ) from error
+    if on_host:
         return _for_package(like, memory)
     import cupy
 

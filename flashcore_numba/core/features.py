@@ -243,7 +243,7 @@ class Features:
             bounds = getattr(self, name)
             if bounds is None:
                 continue
-            if bounds[0] != 0 or (np.diff(bounds) < 0).any() or bounds[-1] > array.shape[2]:
+            if bounds[0] != 0 or (bounds[1:] < bounds[:-1]).any() or bounds[-1] > array.shape[2]:
                 raise ArgumentError(
                     f"{name} is {shown(bounds.tolist())}: it must begin at 0, never fall and end at "
                     f"{array.shape[2]} at the most, the rows of {name[-1]}"
@@ -324,10 +324,19 @@ def _checked_window(window: Any) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
+def as_float(number: Any) -> float:
+    """A real number as a float; NaN for what is none, as True is none, or is beyond every float."""
+    if isinstance(number, bool | np.bool_) or not isinstance(number, numbers.Real):
+        return math.nan
+    try:
+        return float(number)
+    except Exception:  # beyond every float, or a class of numbers of the caller's own
+        return math.nan
+
+
 def checked_eps(name: str, eps: Any) -> float:
     """The eps of a norm as a float. Raises ArgumentError, with `name` for it."""
-    real = isinstance(eps, numbers.Real) and not isinstance(eps, bool | np.bool_)
-    value = float(eps) if real else math.nan
+    value = as_float(eps)
     if not LEAST_FLOAT32 <= value <= FLOAT32.largest:
         raise ArgumentError(
             f"{name} is {shown(eps)}: it must be a finite float32 above 0, from {LEAST_FLOAT32:.3g} on"
@@ -342,8 +351,7 @@ def check_over_softcap(scale: float, softcap: float) -> None:
 
 
 def _checked_softcap(softcap: Any) -> float:
-    real = isinstance(softcap, numbers.Real) and not isinstance(softcap, bool | np.bool_)
-    value = float(softcap) if real else math.nan
+    value = as_float(softcap)
     if value != 0 and not LEAST_FLOAT32 <= value <= LARGEST_SCALE:
         raise ArgumentError(
             f"softcap is {shown(softcap)}: it must be 0, or a finite float32 above 0, from "

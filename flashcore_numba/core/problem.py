@@ -20,6 +20,7 @@ from flashcore_numba.core.features import (
     OFF,
     Features,
     Sequence,
+    as_float,
     check_over_softcap,
 )
 from flashcore_numba.core.mask import Mask
@@ -71,6 +72,8 @@ class Problem:
             _check_prior(self.features)
             _check_epilogue(self.features)
             _check_arriving(self)
+            for name, array in self.features.arrays.items():
+                check_starts(CALLED.get(name, name), array)
             if not self.features.names:
                 object.__setattr__(self, "features", OFF)
 
@@ -213,12 +216,10 @@ def address(array: Any) -> int:
     return array.data.ptr if _is_cupy(array) else array.__array_interface__["data"][0]
 
 
-def check_starts(name: str, array: Any, steps: tuple[int, ...]) -> None:
-    """Raise unless each number starts at a multiple of its size, as none does in some fields of records.
-
-    steps: bytes from one number to the next, in each dimension that counts.
-    """
+def check_starts(name: str, array: Any) -> None:
+    """Raise unless each number starts at a multiple of its size, as none does in some fields of records."""
     size = array.dtype.itemsize
+    steps = (step for extent, step in zip(array.shape, array.strides, strict=True) if extent > 1)
     if any(place % size for place in (address(array), *steps)):
         raise ArgumentError(
             f"{name} has strides {array.strides} bytes or an odd address: each number must start at a "
@@ -232,13 +233,16 @@ def rows_aligned(array: Any) -> bool:
     return address(array) % ALIGNMENT == 0 and all(step % ALIGNMENT == 0 for step in steps)
 
 
-def check_time_limit(seconds: Any) -> None:
-    """Raise ArgumentError unless it is None or a number of seconds above 0."""
-    number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool | np.bool_)
-    if seconds is not None and not (number and seconds > 0):
+def checked_time_limit(seconds: Any) -> float | None:
+    """A number of seconds above 0, or None. Raises ArgumentError."""
+    if seconds is None:
+        return None
+    value = as_float(seconds)
+    if not value > 0:
         raise ArgumentError(
-            f"time_limit is {seconds!r}: it must be a number of seconds above 0, or None for no limit"
+            f"time_limit is {shown(seconds)}: it must be a number of seconds above 0, or None for no limit"
         )
+    return value
 
 
 def check_layout(name: str, array: Any, axes: tuple[str, ...] = AXES, last: str = "D") -> None:

@@ -1,6 +1,5 @@
 """K and V of a cache in e4m3: bytes, and a scale of each pool that makes them what they stand for."""
 
-import math
 import numbers
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 from cuda_reference.shown import shown
 from flashcore_numba.core.element import E4M3, FLOAT32, LEAST_FLOAT32
 from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.features import as_float
 from flashcore_numba.core.problem import check_kind, check_place, check_starts
 
 SCALES = ("k_scale", "v_scale")
@@ -37,14 +37,14 @@ def checked_scale_of(name: str, scale: Any, dtype: Any, heads: int, q: Any) -> A
     Real numbers are the stored ones times it. Raises ArgumentError, also for one of a pool that is not e4m3.
     """
     if not is_e4m3(dtype):
-        if is_number(scale) and not isinstance(scale, bool | np.bool_) and scale == 1:
+        if as_float(scale) == 1:
             return 1.0
         raise ArgumentError(
             f"{name} is given for pools of {str(dtype)[:100]}: only pools of {E4M3.name} have scales"
         )
     if is_number(scale):
-        value = _as_float(scale)
-        if isinstance(scale, bool | np.bool_) or not LEAST_FLOAT32 <= value <= FLOAT32.largest:
+        value = as_float(scale)
+        if not LEAST_FLOAT32 <= value <= FLOAT32.largest:
             raise ArgumentError(
                 f"{name} is {shown(scale)}: it must be a number above 0, as float32 has from "
                 f"{LEAST_FLOAT32:.3g} to {FLOAT32.largest:.3g}, or float32 [H_kv]"
@@ -61,15 +61,8 @@ def checked_scale_of(name: str, scale: Any, dtype: Any, heads: int, q: Any) -> A
         )
     if scale.strides[0] < 0:
         raise ArgumentError(f"{name} has strides {scale.strides} bytes: strides must be >= 0")
-    check_starts(name, scale, scale.strides if heads > 1 else ())
+    check_starts(name, scale)
     return scale
-
-
-def _as_float(scale: Any) -> float:
-    try:
-        return float(scale)
-    except Exception:  # beyond every float, or a class of numbers of the caller's own
-        return math.nan
 
 
 def scale_arguments(k_scale: Any, v_scale: Any) -> tuple:

@@ -16,7 +16,7 @@ from cuda_reference.driver import Allowed, graph_of
 from flashcore_numba.core import gpu
 from flashcore_numba.core.errors import UnsupportedError
 from flashcore_numba.core.multiprocessors import EXAMPLE_SHARED_LIMIT
-from flashcore_numba.core.problem import check_time_limit
+from flashcore_numba.core.problem import checked_time_limit
 from flashcore_numba.run import numba_launch, workspace
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.run.cpu_launch import Counter, run_on_cpu
@@ -59,7 +59,8 @@ class Simulator:
     def __init__(
         self, *, sm_count: int = EXAMPLE_SM_COUNT, shared_limit: int = EXAMPLE_SHARED_LIMIT, **options: Any
     ) -> None:
-        check_time_limit(options.get("time_limit"))
+        if "time_limit" in options:
+            options["time_limit"] = checked_time_limit(options["time_limit"])
         self.sm_count, self.shared_limit, self.options = sm_count, shared_limit, options
         self.launches: list[Any] = []
 

@@ -134,7 +134,7 @@ def _torch(q: Any, k: Any, v: Any, out: Any, history: bool) -> "tuple[tuple | No
 
 
 # The same of arrays of any shape and type. Those with numbers of four bytes or more are no rows of
-# elements and may begin anywhere, unless they are [B, H, S, D].
+# elements and may begin at any number, unless they are [B, H, S, D].
 def _more_of_cupy(kind: Any, arrays: tuple, history: bool) -> "tuple[tuple | None, Addresses]":
     layout: list[Any] = []
     addresses, rows = [], 0
@@ -150,6 +150,8 @@ def _more_of_cupy(kind: Any, arrays: tuple, history: bool) -> "tuple[tuple | Non
         addresses.append(data.ptr)
         if x.itemsize < WORD or len(x.shape) == 4:
             rows |= data.ptr
+        elif data.ptr % x.itemsize:
+            return UNREAD
     return UNREAD if rows % ALIGNMENT else (tuple(layout), tuple(addresses))
 
 
@@ -167,8 +169,10 @@ def _more_of_torch(kind: Any, arrays: tuple, history: bool) -> "tuple[tuple | No
             place = x.data_ptr()
             layout += (x.dtype, x.get_device(), x.shape, x.stride())
             addresses.append(place)
-            if place % ALIGNMENT and (x.element_size() < WORD or len(x.shape) == 4):
-                return UNREAD
+            if place % ALIGNMENT:
+                size = x.element_size()
+                if size < WORD or len(x.shape) == 4 or place % size:
+                    return UNREAD
     except RuntimeError:
         return UNREAD
     return tuple(layout), tuple(addresses)

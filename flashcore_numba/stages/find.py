@@ -38,7 +38,7 @@ def find_in(ladder: Sequence[Stage], selector: object, operation: str, described
     described: the operation in messages, "the backward pass". Raises ArgumentError, which lists the ladder.
     """
     for stage in ladder:
-        if selector is stage or selector in (stage.key, stage.name):
+        if selector is stage or (isinstance(selector, str) and selector in (stage.key, stage.name)):
             return stage
     own = selector.operation if isinstance(selector, Stage) else None
     if isinstance(selector, Stage) and own is not None and own.name == operation:

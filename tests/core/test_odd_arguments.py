@@ -1,6 +1,7 @@
 """Arguments that nobody means: each is refused in a short sentence, or works; nothing is half written."""
 
 import fractions
+import functools
 import json
 import re
 
@@ -10,7 +11,20 @@ import pytest
 from cuda_reference.cpu import CpuModule
 from cuda_reference.extents import block_extents, grid_extents
 from cuda_reference.shown import shown
-from flashcore_numba import ArgumentError, UnsupportedError, attention, cli
+from flashcore_numba import (
+    ArgumentError,
+    UnsupportedError,
+    attention,
+    attention_backward,
+    attention_dropout,
+    attention_norm,
+    attention_paged,
+    attention_varlen,
+    cli,
+    merge,
+    write_kv_pages,
+)
+from flashcore_numba.branches.decode.ladder import LADDER
 from flashcore_numba.checks import check
 from flashcore_numba.core import shapes
 from flashcore_numba.core.problem import ROWS_LIMIT, Problem
@@ -136,6 +150,101 @@ def test_a_stage_that_is_none(stage):
     assert stages.find(np.int64(12)).number == stages.find(" 012 ").number == 12
 
 
+@pytest.mark.parametrize("value", [HUGE, -HUGE, fractions.Fraction(HUGE, 3), Number(1, 3), Odd()], ids=kind)
+def test_a_number_that_no_float_holds(value):
+    x = np.zeros((1, 1, 4, 64), np.float16)
+    rows, weight = x[0].swapaxes(0, 1), np.ones(64, np.float16)
+    pool, table, lengths = (
+        np.zeros((2, 4, 1, 64), np.float16),
+        np.zeros((1, 1), np.int32),
+        np.ones(1, np.int32),
+    )
+    slots = np.full(4, -1)
+
+    def paged(pools=pool, **options):
+        return attention_paged(x, pools, pools.copy(), table, lengths, **options)
+
+    def pages(**options):
+        return write_kv_pages(rows, rows, rows, pool, pool.copy(), slots, **options)
+
+    bytes_of_e4m3 = pool.view(np.uint8)[..., :64].copy()
+    for name, call in {
+        "softcap": lambda: attention(x, x, x, softcap=value),
+        "head_norm[1]": lambda: attention(x, x, x, head_norm=(weight, value)),
+        "time_limit": lambda: attention(x, x, x, time_limit=value),
+        "eps": lambda: attention_norm(x, x, x, None, weight, eps=value),
+        "norm_eps": lambda: pages(norm_eps=value),
+        "p": lambda: attention_dropout(x, x, x, p=value, seed=0),
+    }.items():
+        refused(call, f"{name}", " is ")
+    if not isinstance(value, Odd):  # which is no number
+        refused(lambda: paged(k_scale=value), "k_scale is given for pools of float16")
+        refused(lambda: paged(bytes_of_e4m3, v_scale=value), "v_scale is ", "float32")
+
+
+def test_a_limit_of_time_of_another_type_of_number():
+    q, k, v = qkv((1, 1, 4, 64))
+    for number in (5, 12):  # the simulator, the CPU executor
+        for seconds in (fractions.Fraction(601, 2), np.float16(300), np.inf):
+            attention(q, k, v, stage=number, time_limit=seconds)
+
+
+@pytest.mark.parametrize(
+    "stage", [HUGE, 1.0, type(None), np.zeros(2), Odd(), Touchy(), "x" * 10**6], ids=kind
+)
+def test_a_stage_of_a_branch_that_is_none(stage):
+    find = functools.partial(stages.find_in, LADDER, operation="decode", described="decoding")
+    refused(lambda: find(selector=stage), "is not in the ladder of decoding", "decode/chunks")
+    assert find(selector="chunks") is find(selector="decode/chunks") is find(selector=LADDER[0])
+
+
+def test_a_norm_that_is_none():
+    x, weight = np.zeros((1, 1, 4, 64), np.float16), np.ones(64, np.float16)
+    for norm in (np.array(["rms", "rms"]), Odd(), ["rms"], None):
+        refused(lambda norm=norm: attention_norm(x, x, x, None, weight, norm=norm), "norm is ", "'layer'")
+
+
+def misplaced(array):
+    """The same numbers, each a byte after a multiple of its size."""
+    memory = np.zeros(array.nbytes + 1, np.uint8)[1:]
+    memory[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+    return memory.view(array.dtype).reshape(array.shape)
+
+
+def test_numbers_at_odd_addresses():
+    """A GPU cannot read them, and no call after that which tries would work."""
+    x, numbers = np.zeros((1, 2, 4, 64), np.float16), np.zeros((1, 2, 4), np.float32)
+    rows, ends = x[0].swapaxes(0, 1), np.array([0, 4], np.int32)
+    heads, used = misplaced(np.zeros(2, np.float32)), misplaced(np.ones(1, np.int32))
+    odd, odd_ends, wide = misplaced(numbers), misplaced(ends), x.astype(np.float32)
+    pool, table, slots = np.zeros((2, 4, 2, 64), np.float16), np.zeros((1, 1), np.int32), np.arange(4)
+    tables = dict.fromkeys(("cos", "sin"), np.zeros((4, 32), np.float32))
+    back = functools.partial(attention_backward, x, x, x, x, x)
+    for name, call in {
+        "sinks": lambda: attention(x, x, x, sinks=heads),
+        "alibi_slopes": lambda: attention(x, x, x, alibi_slopes=heads),
+        "seqused_k": lambda: attention(x, x, x, seqused_k=used),
+        "keys_from": lambda: attention(x, x, x, keys_from=used),
+        "prior[1]": lambda: attention(x, x, x, prior=(wide, odd)),
+        "head_norm[0]": lambda: attention(x, x, x, head_norm=(misplaced(np.ones(64, np.float32)), 1e-6)),
+        "cu_seqlens_q": lambda: attention_varlen(rows, rows, rows, odd_ends, ends),
+        "cu_seqlens_k": lambda: attention_varlen(rows, rows, rows, ends, odd_ends),
+        "lse": lambda: back(odd),
+        "dlse": lambda: back(numbers, dlse=odd),
+        "lse_a": lambda: merge(x, odd, x, numbers),
+        "lse_b": lambda: merge(x, numbers, x, odd),
+        "lengths": lambda: attention_paged(x, pool, pool, table, used),
+        "block_table": lambda: attention_paged(x, pool, pool, misplaced(table), np.ones(1, np.int32)),
+        "slot_mapping": lambda: write_kv_pages(rows, rows, rows, pool, pool.copy(), misplaced(slots)),
+        "positions": lambda: write_kv_pages(
+            rows, rows, rows, pool, pool.copy(), slots, positions=misplaced(slots.astype(np.int32)), **tables
+        ),
+    }.items():
+        refused(call, f"{name} has strides", "an odd address", "a multiple of ")
+    paged = functools.partial(attention_paged, x, pool, pool, table, np.ones(1, np.int32))
+    refused(lambda: paged(sinks=heads), "sinks has strides", "an odd address")
+
+
 @pytest.mark.parametrize("value", [Odd(), Touchy(), HUGE, "yes" * 1000, 1, np.array(True)], ids=kind)
 def test_a_switch_that_is_none(value):
     refused(lambda: attention(*qkv(), causal=value), "causal is ", "True or False")
@@ -189,8 +298,11 @@ def test_an_array_that_is_refused(what, where):
 
 
 def test_an_output_that_no_memory_holds():
-    q = wide((30_000, 30_000, 1, 64))
-    refused(lambda: attention(q, q, q), "30000", "bytes", "split the input")
+    """1.1 TB, more than a machine with GPUs has."""
+    torch = pytest.importorskip("torch")
+    shape, row = (1, 2, ROWS_LIMIT - 1, 256), np.zeros(256, np.float16)
+    for q in (np.broadcast_to(row, shape), torch.from_numpy(row).expand(shape)):
+        refused(lambda q=q: attention(q, q, q), f"{ROWS_LIMIT - 1}", "bytes", "split the input")
 
 
 def test_an_overlap_that_is_hard_to_find():

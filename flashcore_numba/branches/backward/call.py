@@ -1,16 +1,18 @@
 """`attention_backward()` and `attention_varlen_backward()`: check arguments, choose a stage, run it."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cuda_reference.extras import explained
-from cuda_reference.shown import shown
 from flashcore_numba.branches.backward.outputs import GRADIENTS
-from flashcore_numba.branches.backward.problem import BackwardProblem
+from flashcore_numba.branches.backward.problem import BackwardProblem, check_contiguous
 from flashcore_numba.calls import (
     Written,
     adopted,
+    as_packed,
     check_given,
     check_limit_of_time,
+    check_packed_shape,
     first_that_serves,
     refuse,
     run,
@@ -19,7 +21,8 @@ from flashcore_numba.calls import (
 from flashcore_numba.core.arrays import Adopted, adopt, same_kind
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.core.features import OFF, Features
-from flashcore_numba.core.problem import Problem
+from flashcore_numba.core.output import LSE, OUT
+from flashcore_numba.core.problem import Problem, checked_flag
 from flashcore_numba.run import plans
 
 ORDER = ("q", "k", "v", "dq", "dout", "out", "lse", "dlse", "dk", "dv")  # as `plans.find` is given them
@@ -207,8 +210,7 @@ class _Call(NamedTuple):
         order: tuple[str, ...],
     ) -> tuple[Any, ...]:
         """Check everything and `calls.run`."""
-        if not isinstance(self.deterministic, bool):
-            raise ArgumentError(f"deterministic is {shown(self.deterministic)}: it must be True or False")
+        deterministic = checked_flag("deterministic", self.deterministic)
         arrays = {
             name: self._adopted(x, name) for name, x in given.items() if x is not None or name != "dlse"
         }
@@ -217,7 +219,7 @@ class _Call(NamedTuple):
         same_kind(**{"q": arrays["q"]} | arrays | added | wanted)
         check_limit_of_time(self.time_limit, arrays["q"].view)
         problem = self._problem(arrays, added)
-        stage, variant = self._stage(problem)
+        stage, variant = self._stage(problem, deterministic)
         written = Written(GRADIENTS, wanted, self.packed, apart=added)
         return run(stage, variant, problem, arrays, written, self.time_limit, key, order)
 
@@ -228,7 +230,10 @@ class _Call(NamedTuple):
         found = adopt(array, name)
         if not self.packed:
             return found
-        return Adopted(found.source, found.view[None], found.kind)
+        if found.view.ndim != 2:
+            shape = tuple(found.view.shape)
+            raise ArgumentError(f"{name} has shape {shape}: two dimensions are needed, [heads, total]")
+        return replace(found, view=found.view[None])
 
     def _problem(self, arrays: dict[str, Adopted], added: dict[str, Adopted]) -> BackwardProblem:
         views = {name: array.view for name, array in added.items()}
@@ -237,23 +242,30 @@ class _Call(NamedTuple):
         forward = Problem(q, k, v, self.causal, self.scale, features)
         if not forward.on_gpu:
             forward.features.check_lengths(q, k)
+        if self.packed:
+            for name, like in (("out", OUT), ("dout", OUT), ("lse", LSE), ("dlse", LSE)):
+                if name in arrays:
+                    view = arrays[name].view
+                    check_packed_shape(name, view, like.shape(forward))
+                    if like is LSE:
+                        check_contiguous(name, view, as_packed(view.strides))
         dlse = arrays["dlse"].view if "dlse" in arrays else None
         return BackwardProblem(forward, out, lse, dout, dlse)
 
-    def _stage(self, problem: BackwardProblem) -> tuple[Any, str | None]:
+    def _stage(self, problem: BackwardProblem, deterministic: bool) -> tuple[Any, str | None]:
         """The stage that runs, and its variant. Raises ArgumentError or UnsupportedError."""
         with explained():
             from flashcore_numba.branches.backward import ladder
         if self.stage is None:
-            able = tuple(ladder.DETERMINISTIC) if self.deterministic else ladder.LADDER
+            able = tuple(ladder.DETERMINISTIC) if deterministic else ladder.LADDER
             ranked = [each for each in ladder.preferred(problem) if each in able]
             try:
                 chosen = first_that_serves(ranked, able, problem)
             except UnsupportedError as error:
-                if not self.deterministic:
+                if not deterministic:
                     raise
                 raise UnsupportedError(f"with deterministic=True {error}") from None
         else:
             chosen = ladder.find(self.stage)
             refuse(chosen, problem)
-        return chosen, ladder.variant_of(chosen, self.deterministic)
+        return chosen, ladder.variant_of(chosen, deterministic)

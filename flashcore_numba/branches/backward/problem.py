@@ -11,7 +11,14 @@ from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.features import Features, Sequence
 from flashcore_numba.core.mask import Mask
 from flashcore_numba.core.output import LSE, OUT
-from flashcore_numba.core.problem import Problem, check_layout, placed_on, rows_aligned, with_aligned
+from flashcore_numba.core.problem import (
+    Problem,
+    check_layout,
+    check_starts,
+    placed_on,
+    rows_aligned,
+    with_aligned,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +49,8 @@ class BackwardProblem:
             if array is None and name == "dlse":
                 continue
             _check(name, array, LSE.shape(p), FLOAT32.dtype, p.q)
-            if not array.flags.c_contiguous:
-                raise ArgumentError(
-                    f"{name} has strides {array.strides} bytes: it must be C-contiguous, as attention() "
-                    "returns the LSE"
-                )
+            check_contiguous(name, array, array.strides)
+            check_starts(name, array)
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -179,6 +183,16 @@ class BackwardProblem:
             return self
         copies = {name: with_aligned(getattr(self, name)) for name in ("out", "dout")}
         return replace(self, forward=self.forward.with_aligned_rows(), **copies)
+
+
+def check_contiguous(name: str, array: Any, strides: tuple[int, ...]) -> None:
+    """Raise ArgumentError for an LSE, or its gradient, with gaps or in another order. strides: as the caller
+    has them.
+    """
+    if not array.flags.c_contiguous:
+        raise ArgumentError(
+            f"{name} has strides {strides} bytes: it must be C-contiguous, as attention() returns the LSE"
+        )
 
 
 def _check(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype, q: Any) -> None:

@@ -10,7 +10,7 @@ from flashcore_numba.core.arrays import adopt, empty_like, same_kind
 from flashcore_numba.core.element import FLOAT32, of
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.executor import Executor
-from flashcore_numba.core.problem import check_rows, with_aligned
+from flashcore_numba.core.problem import check_rows, check_starts, with_aligned
 from flashcore_numba.stages.parts.cuda_arguments import strides
 
 THREADS = 256  # of a block at most, as in merge_parts.cu
@@ -107,3 +107,4 @@ def _check_parts(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any) -> None:
             )
         if not lse.flags.c_contiguous:
             raise ArgumentError(f"{name} has strides {lse.strides} bytes: it must be C-contiguous")
+        check_starts(name, lse)

@@ -95,6 +95,8 @@ class DecodeProblem:
             check_kind("sinks", self.sinks)
             check_place("sinks", self.sinks, self.q)
         fitted = self.features.fitted({"sinks": ((self.heads,),)}, max(self.seq_q, self.capacity))
+        if self.sinks is not None:
+            check_starts("sinks", self.sinks)
         for name in ("window", "softcap"):
             object.__setattr__(self, name, getattr(fitted, name))
         check_over_softcap(self.scale, self.softcap)
@@ -380,4 +382,4 @@ def _check_numbers(name: str, array: Any, dims: int, q: Any) -> None:
         )
     if min(array.strides) < 0:
         raise ArgumentError(f"{name} has strides {array.strides} bytes: strides must be >= 0")
-    check_starts(name, array, array.strides)
+    check_starts(name, array)

@@ -1,8 +1,8 @@
 """What a call says of dropout, checked, and the mask that follows from it."""
 
-import math
 import numbers
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from cuda_reference.shown import shown
 from flashcore_numba.branches.dropout.philox import uniforms
 from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.features import as_float
 from flashcore_numba.core.problem import GRID_LIMIT, ROWS_LIMIT
 
 STEPS = 1 << 16  # p is a multiple of 1 / STEPS
@@ -40,8 +41,7 @@ class Dropout:
     offset: Any = 0
 
     def __post_init__(self) -> None:
-        real = isinstance(self.p, numbers.Real) and not isinstance(self.p, bool | np.bool_)
-        p = float(self.p) if real else math.nan
+        p = as_float(self.p)
         if not 0 <= p < 1:
             raise ArgumentError(f"p is {shown(self.p)}: it must be a number from 0 up to, but not, 1")
         object.__setattr__(self, "p", p)
@@ -94,9 +94,9 @@ def dropout_mask(shape: Any, *, p: float, seed: int, offset: int = 0) -> np.ndar
     dropout = Dropout(p, seed, offset)
     limits = (GRID_LIMIT, GRID_LIMIT, ROWS_LIMIT, ROWS_LIMIT)
     try:
-        sizes = tuple(int(n) for n in shape)
+        sizes = tuple(map(index, shape))
         right = len(sizes) == 4 and all(0 < n <= most for n, most in zip(sizes, limits, strict=True))
-    except (TypeError, ValueError):
+    except TypeError:
         right = False
     if not right:
         raise ArgumentError(

@@ -98,8 +98,15 @@ def _of_one_head(rows: Adopted, name: str) -> Adopted:
 
 def _returned(done: tuple, out: Any, both: bool) -> Any:
     """What was made, [B, 1, S, N], as [B, S, N]; what the caller gave as it is."""
-    found = [x if x is out else x.reshape(x.shape[0], *x.shape[2:]) for x in done[: 1 + both]]
+    found = [x if x is out else _without_heads(x) for x in done[: 1 + both]]
     return tuple(found) if both else found[0]
+
+
+def _without_heads(x: Any) -> Any:
+    shape = (x.shape[0], *x.shape[2:])
+    if hasattr(x, "reshape"):
+        return x.reshape(*shape)
+    return x.__array_namespace__().reshape(x, shape)  # the array API standard asks for no method
 
 
 def _stage(selector: Any, problem: EpilogueProblem, wanted: tuple) -> "Stage":

@@ -41,7 +41,7 @@ class EpilogueProblem(Problem):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.norm not in KINDS:
+        if not isinstance(self.norm, str) or self.norm not in KINDS:
             raise ArgumentError(f"norm is {shown(self.norm)}: accepted are {' and '.join(map(repr, KINDS))}")
         object.__setattr__(self, "eps", checked_eps("eps", self.eps))
         if self.weight is None:

@@ -1,6 +1,5 @@
 """The validated input of what comes before attention over pages."""
 
-import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,8 +9,16 @@ import numpy as np
 from cuda_reference.shown import shown
 from flashcore_numba.core.element import FLOAT32, LEAST_FLOAT32, Element
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.core.features import OFF
-from flashcore_numba.core.problem import ALIGNMENT, Problem, address, check_layout, checked_flag, placed_on
+from flashcore_numba.core.features import OFF, as_float
+from flashcore_numba.core.problem import (
+    ALIGNMENT,
+    Problem,
+    address,
+    check_layout,
+    check_starts,
+    checked_flag,
+    placed_on,
+)
 from flashcore_numba.core.scaled import SCALES, arrays_of, checked_scale_of, is_e4m3
 
 CHUNK = 16  # columns: a lane's two chunks, so the least that RoPE rotates
@@ -72,6 +79,7 @@ class PrepareProblem:
             )
         tokens = (self.q.shape[2],)
         self._check("slot_mapping", tokens, (np.dtype(np.int64), np.dtype(np.int32)))
+        check_starts("slot_mapping", self.slot_mapping)
         self._check_rope(tokens)
         self._check_norm()
         if self.stored is None:
@@ -92,6 +100,7 @@ class PrepareProblem:
         if not given:
             return
         self._check("positions", tokens, (np.dtype(np.int32),))
+        check_starts("positions", self.positions)
         shape = tuple(self.cos.shape)
         if len(shape) != 2 or shape[0] < 1 or 2 * shape[1] not in range(CHUNK, self.head_dim + 1, CHUNK):
             raise ArgumentError(
@@ -120,10 +129,10 @@ class PrepareProblem:
                 raise ArgumentError(f"{name} must start at a multiple of {ALIGNMENT} bytes")
         if eps is None:
             return
-        real = isinstance(eps, numbers.Real) and not isinstance(eps, bool | np.bool_)
-        if not real or not (eps == 0 or LEAST_FLOAT32 <= float(eps) <= FLOAT32.largest):
+        value = as_float(eps)
+        if not (value == 0 or LEAST_FLOAT32 <= value <= FLOAT32.largest):
             raise ArgumentError(f"norm_eps is {shown(eps)}: it must be a finite float32 from 0 on, or None")
-        object.__setattr__(self, "norm_eps", float(eps))
+        object.__setattr__(self, "norm_eps", value)
 
     def _check(self, name: str, shape: tuple[int, ...], dtypes: tuple[np.dtype, ...]) -> None:
         array = getattr(self, name)

@@ -67,11 +67,16 @@ class RingAttention:
         backward_stage: Any = None,
     ) -> None:
         dist = _distributed()
-        if way not in tuple(FORWARD):  # which a list can be compared with
+        if not isinstance(way, str) or way not in FORWARD:
             raise ArgumentError(f"way is {shown(way)}: accepted are {', '.join(FORWARD)}")
         if not dist.is_initialized():
             raise ArgumentError("group: torch.distributed.init_process_group has not been called")
         self.way, self.group = way, group
+        if (group is not None and not isinstance(group, dist.ProcessGroup)) or dist.get_rank(group) < 0:
+            raise ArgumentError(
+                f"group is {shown(group)}: it must be a process group of torch.distributed with this process "
+                "in it, or None for all processes"
+            )
         self.number, count = dist.get_rank(group), dist.get_world_size(group)
         if not isinstance(length, Split):
             length = even(whole("length", length, " of rows or a Split"), count, way != "ulysses")

@@ -21,6 +21,9 @@ with explained():
 CHANNELS = {"start": 0, "end": 1, "parts": 2}
 """Barriers by name: each has its own signals, so that a rank may be at one while a peer is at the other."""
 
+ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""By its name since torch 2.13, where the one before warns."""
+
 PITCH_LIMIT = 2**31 - 1
 """Bytes from row to row of what one two-dimensional copy moves: CUDA's memPitch."""
 
@@ -142,7 +145,7 @@ class GpuRank:
 
     def all_gather(self, stream: str, receive: Any, send: Any) -> None:
         with self._on[stream]:
-            dist.all_gather_into_tensor(receive, send, group=self.group)
+            ALL_GATHER(receive, send, group=self.group)
 
     def barrier(self, stream: str, name: str) -> None:
         (_, handle), *_ = self._handles.values()

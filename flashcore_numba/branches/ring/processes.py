@@ -117,7 +117,7 @@ class ProcessRank:
         dist.all_to_all_single(_bytes(receive), _bytes(send), *sizes, group=self.group)
 
     def all_gather(self, stream: str, receive: Any, send: Any) -> None:
-        dist.all_gather_into_tensor(_bytes(receive), _bytes(send), group=self.group)
+        dist.all_gather([_bytes(each) for each in receive], _bytes(send), self.group)
 
     def barrier(self, stream: str, name: str) -> None:
         dist.barrier(self.group)

@@ -27,13 +27,17 @@ class Split:
 
     def __post_init__(self) -> None:
         # A list has no hash, and schedules are kept; numbers of NumPy would be in messages.
-        object.__setattr__(self, "bounds", tuple(whole("bounds", each) for each in self.bounds))
+        try:
+            bounds = tuple(self.bounds)
+        except TypeError:
+            raise ArgumentError(f"bounds is {shown(self.bounds)}: 2 N + 1 numbers are needed") from None
+        object.__setattr__(self, "bounds", tuple(whole("bounds", each) for each in bounds))
         checked_flag("zigzag", self.zigzag)
         if len(self.bounds) < 3 or len(self.bounds) % 2 == 0:
             raise ArgumentError(f"bounds has {len(self.bounds)} numbers: it must have 2 N + 1, for N ranks")
         if self.bounds[0] != 0 or any(a >= b for a, b in pairwise(self.bounds)):
             raise ArgumentError(
-                f"bounds is {self.bounds}: it must begin with 0 and rise, as no piece is empty"
+                f"bounds is {shown(self.bounds)}: it must begin with 0 and rise, as no piece is empty"
             )
 
     @property
@@ -89,9 +93,10 @@ def even(length: int, ranks: int, zigzag: bool = True) -> Split:
     """Pieces that differ by at most one row. Raises ArgumentError where there are not two rows per rank."""
     length, ranks = whole("length", length), whole("ranks", ranks)
     if ranks < 1:
-        raise ArgumentError(f"ranks is {ranks}: at least 1 is needed")
+        raise ArgumentError(f"ranks is {shown(ranks)}: at least 1 is needed")
     if length < 2 * ranks:
         raise ArgumentError(
-            f"length is {length}: {ranks} ranks need at least {2 * ranks} rows, as each holds two pieces"
+            f"length is {shown(length)}: {shown(ranks)} ranks need at least {shown(2 * ranks)} rows, as each "
+            "holds two pieces"
         )
     return Split(tuple(piece * length // (2 * ranks) for piece in range(2 * ranks + 1)), zigzag)

@@ -118,6 +118,30 @@ def test_bad_arguments_are_named_and_nothing_is_written(rng):
     assert (target == 7).all()
 
 
+def test_shapes_of_packed_arrays_are_told_as_the_caller_has_them(rng):
+    x = backward_inputs(normal(rng, 1, 2, 9, 9, 64), rng, dlse=True)
+    packed = [a[0].swapaxes(0, 1) if a.ndim == 4 else a[0] for a in arrays(x)]
+    bounds, dlse = np.array([0, 9], np.int32), x.dlse[0]
+    given = dict(zip(NAMES, packed, strict=True)) | {"dlse": dlse}
+    for words, wrong in {
+        "out has shape (8, 2, 64): it must be (9, 2, 64)": {"out": given["out"][1:]},
+        "dout has shape (9, 2, 32): it must be (9, 2, 64)": {"dout": given["dout"][:, :, :32]},
+        "lse has shape (2, 8): it must be (2, 9)": {"lse": given["lse"][:, 1:]},
+        "lse has shape (1, 2, 9): two dimensions are needed": {"lse": given["lse"][None]},
+        "dlse has shape (18,): two dimensions are needed": {"dlse": dlse.reshape(-1)},
+        "dlse has shape (1, 9): it must be (2, 9)": {"dlse": dlse[:1]},
+        "lse has strides (36, -4) bytes: it must be C-contiguous": {"lse": given["lse"][:, ::-1]},
+    }.items():
+        with pytest.raises(ArgumentError) as raised:
+            attention_varlen_backward(**given | wrong, cu_seqlens_q=bounds, cu_seqlens_k=bounds)
+        assert str(raised.value).startswith(words)
+
+
+def test_a_flag_may_be_numpys(rng):
+    x = backward_inputs(normal(rng, 1, 2, 9, 9, 64), rng)
+    assert right(x, attention_backward(*arrays(x), deterministic=np.False_))
+
+
 def test_a_gradient_must_not_overlap_what_a_feature_reads(rng):
     memory = np.zeros(1 << 14, np.uint8)
     target, bounds = memory[: 9 * 2 * 64 * 2].view(np.float16), np.array([0, 9], np.int32)

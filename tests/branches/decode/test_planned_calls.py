@@ -150,6 +150,15 @@ def test_a_plan_does_not_hide_a_bad_argument(stub):
     assert len(stub.launched) == launched
 
 
+def test_numbers_at_odd_addresses_have_no_plan(stub):
+    *arrays, lengths = given(stub)
+    for _ in range(2):
+        attention_paged(*arrays, lengths, stage=TOY)
+    lengths.data.ptr += 1
+    with pytest.raises(ArgumentError, match=r"^lengths has strides .* or an odd address"):
+        attention_paged(*arrays, lengths, stage=TOY)
+
+
 def test_tensors_have_plans(stub, fake_torch):
     def call():
         tensors = [fake_torch.empty(x.shape, getattr(fake_torch, x.dtype.name), 0) for x in given(stub)]

@@ -110,6 +110,7 @@ BAD = [
     ({"p": float("nan")}, "p is nan"),
     ({"p": True}, "p is True"),
     ({"p": "0.1"}, "p is '0.1'"),
+    ({"p": 10**400}, "p is an integer of 401 digits"),
     ({"seed": -1}, r"seed is -1: it must be a whole number from 0 to 2\^64 - 1"),
     ({"seed": 1 << 64}, "seed is 18446744073709551616"),
     ({"seed": 1.0}, "seed is 1.0"),
@@ -118,6 +119,9 @@ BAD = [
     ({"shape": (1, 2, 3)}, r"shape is \(1, 2, 3\): it must be \(B, H, S_q, S_k\)"),
     ({"shape": (1, 0, 3, 4)}, r"shape is \(1, 0, 3, 4\)"),
     ({"shape": 5}, "shape is 5"),
+    ({"shape": (1, 1, 2.9, 3)}, r"shape is \(1, 1, 2.9, 3\)"),
+    ({"shape": (1, 1, float("inf"), 3)}, r"shape is \(1, 1, inf, 3\)"),
+    ({"shape": "1123"}, "shape is '1123'"),
 ]
 
 

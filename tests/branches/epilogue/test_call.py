@@ -1,5 +1,7 @@
 """attention_norm(): arrays as models have them, what is refused, and plans."""
 
+import types
+
 import numpy as np
 import pytest
 from stub_gpu import both_ways
@@ -51,6 +53,34 @@ def given(heads=2, d=64):
 def test_bad_arguments(wrong, message):
     with pytest.raises(ArgumentError, match=message):
         attention_norm(**given() | {"residual": ROWS} | wrong)
+
+
+class Standard:
+    """An array with no more than DLPack and a namespace of the array API standard."""
+
+    def __init__(self, array):
+        self._array, self.shape = array, array.shape
+
+    def __dlpack__(self, **options):
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+    def __array_namespace__(self):
+        return types.SimpleNamespace(
+            from_dlpack=lambda x: Standard(np.from_dlpack(x)),
+            reshape=lambda x, shape: Standard(x._array.reshape(shape)),
+        )
+
+
+def test_arrays_of_the_array_api_standard(rng):
+    arrays = {name: rng.standard_normal(x.shape).astype(np.float16) for name, x in given().items()}
+    right = attention_norm(**arrays, return_sum=True)
+    found = attention_norm(**{name: Standard(x) for name, x in arrays.items()}, return_sum=True)
+    for one, other in zip(found, right, strict=True):
+        assert type(one) is Standard and one.shape == (1, 8, 128)
+        assert np.array_equal(np.from_dlpack(one), other)
 
 
 def test_what_the_kernel_does_not_serve():

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,13 @@ class TestOneRank:
         with pytest.raises(UnsupportedError, match=r"way='pull', .* need GPUs"):
             RingAttention(9).backward(dout, q, k, v, out, lse)
 
+    def test_decoding_warns_of_nothing(self, rng: np.random.Generator) -> None:
+        q = torch.from_numpy(rng.standard_normal((1, 2, 9, 16)).astype(np.float32))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            out, _ = RingAttention(9, way="ring").decode(q, q, q)
+        assert torch.allclose(out, torch.nn.functional.scaled_dot_product_attention(q, q, q), atol=1e-5)
+
     def test_numpy_gives_numpy(self, rng: np.random.Generator) -> None:
         q = rng.standard_normal((1, 2, 9, 16)).astype(np.float16)
         out, lse = RingAttention(9, way="ring")(q, q, q, scale=0.5)
@@ -126,6 +134,13 @@ class TestOneRank:
                 r"causal is \[True\]: it must be True or",
             ),
             (lambda q: RingAttention(9, way=["ring"]), r"way is \['ring'\]: accepted are"),
+            (lambda q: RingAttention(9, way=np.array(["ring", "pull"])), r"way is array\(.*accepted are"),
+            (lambda q: RingAttention(9, group=0), "group is 0: it must be a process group"),
+            (
+                lambda q: RingAttention(9, group=dist.GroupMember.NON_GROUP_MEMBER),
+                "group is -100: it must be a process group of torch.distributed with this process in it",
+            ),
+            (lambda q: RingAttention(-(10**5000)), "length is an integer of 5001 digits: 1 ranks need"),
             (lambda q: RingAttention(9, way="ring")(q, None, q), "k is of type NoneType"),
             (
                 lambda q: RingAttention(9, way="ring")(q, q.numpy(), q),

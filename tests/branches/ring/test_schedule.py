@@ -56,6 +56,7 @@ def test_the_last_step_is_one_of_all_rows() -> None:
         (lambda: Split((0, 3)), "bounds has 2 numbers: it must have 2 N"),
         (lambda: Split((0, 3, 3)), r"bounds is \(0, 3, 3\): it must begin with 0 and rise"),
         (lambda: Split((1, 3, 4)), "must begin with 0"),
+        (lambda: Split(7), "bounds is 7: 2 N"),
     ],
 )
 def test_a_bad_split_is_refused(make: object, told: str) -> None:
