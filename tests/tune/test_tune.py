@@ -464,6 +464,31 @@ def test_what_a_replay_refuses(tmp_path, monkeypatch):
         replay.replay(path, "random_sample", 5)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cache", []),
+        ("cache", {"1,1": 3}),
+        ("cache", {"1,1": {"time": 1.0}}),
+        ("funnel", None),
+        ("elite", {}),
+        ("tune_params", {}),
+        ("tune_params_keys", 3),
+    ],
+)
+def test_a_damaged_record_is_no_record(name, value, tmp_path):
+    path, found = kept(tmp_path)
+    path.write_text(json.dumps(found | {name: value}))
+    for read in (record.whole, lambda path: replay.replay(path, "random_sample", 5)):
+        with pytest.raises(ArgumentError, match=r"is no whole record of flashcore tune: its \w+ is damaged"):
+            read(path)
+    with pytest.raises(ArgumentError, match="is damaged"):
+        funnel.search(SPACES[16], SMALL, QUIET, path)
+    path.write_text("[" * 99_999)
+    with pytest.raises(ArgumentError, match="is not JSON"):
+        record.load(path)
+
+
 def test_the_command_without_a_gpu(few, tmp_path, capsys):
     assert main(["tune", "16", "--shape", "1x8x512x64", "--save", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
