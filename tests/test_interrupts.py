@@ -1,5 +1,6 @@
 """Ctrl-C, SIGTERM and SIGKILL: the status, what is left of processes and files, and what is said."""
 
+import multiprocessing
 import os
 import re
 import secrets
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from matrix import few
 
+from cuda_reference.files import MachineError
 from flashcore_numba.run import pool
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -189,6 +191,17 @@ def test_workers_that_start_see_no_ctrl_c(start, tmp_path, monkeypatch):
     assert running.ends(signal.SIGINT, to_all=True) == 130
     assert running.nothing_is_left()
     assert running.log.read_text() == "begun\n"
+
+
+def test_a_worker_that_is_gone_is_one_sentence():
+    """As one that the kernel kills where no memory is left."""
+    said = r"^a worker process was killed when 0 of 2 parts were done: .* too little memory for 2 at a time$"
+    with pytest.raises(MachineError, match=said):
+        pool.run(os._exit, [(9,), (9,)], 2)
+    end = time.monotonic() + 20
+    while multiprocessing.active_children():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_ctrl_c_comes_through_after_workers_have_started():

@@ -8,10 +8,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import resource_tracker
 from typing import Any
 
-from cuda_reference.files import cache_folder
+from cuda_reference.files import MachineError, cache_folder
 
 
 def run(
@@ -24,6 +25,7 @@ def run(
     """`[function(*job) for job in jobs]`, spread over processes.
 
     workers: how many; None is one a core, 1 is this process. progress(done, total, label) follows each job.
+    Raises what a job raises, and MachineError where a worker is killed, as where no memory is left.
     """
     workers = min(len(jobs), workers or _cores())
     results: list[Any] = [None] * len(jobs)
@@ -52,10 +54,15 @@ def run(
                 done += 1
                 if progress:
                     progress(done, len(jobs), label(jobs[i]))
-        except BaseException:
+        except BaseException as error:
             for worker in list((executor._processes or {}).values()):  # they would finish their part first
                 worker.kill()
             executor.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, BrokenProcessPool):
+                raise MachineError(
+                    f"a worker process was killed when {done} of {len(jobs)} parts were done: "
+                    f"the machine may have too little memory for {workers} at a time"
+                ) from None
             raise
     return results
 
