@@ -1,8 +1,12 @@
 """Random edits of the stages in CUDA C: each one runs in a process of its own and gets a verdict."""
 
+import functools
 import json
+import os
+import signal
 from collections import Counter
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,6 +91,21 @@ def test_a_compiler_that_crashes_is_no_executor_that_does():
     assert (found["verdict"], found["kind"], found["launches"]) == ("does not compile", "NVRTC", 0)
     assert found["said"] == "the compiler crashed"
     assert judged(edit)["verdict"] == "reported", "by the executor, which needs no such compiler"
+
+
+def _ended_by(sent, begun, edit, backend, folder, target, seconds):
+    """In the place of `campaign._one`: it ends before its compiler does, or after."""
+    Path(target).write_text(json.dumps({"compiles": True}) + "\n" if begun else "")
+    os.kill(os.getpid(), sent)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGABRT, signal.SIGKILL])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_signal_is_the_compilers_until_it_has_ended(sent, begun, monkeypatch):
+    monkeypatch.setattr(campaign, "_one", functools.partial(_ended_by, sent, begun))
+    found = judged(edited("a", "b"))
+    wanted = ("hangs" if sent == signal.SIGKILL else "crash") if begun else "does not compile"
+    assert found["verdict"] == wanted, found
 
 
 @pytest.mark.parametrize(
