@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
+from cuda_reference.files import MachineError
 from flashcore_numba.core.workload import Workload
 from flashcore_numba.run.pool import interrupts_held
 from flashcore_numba.run.progress import Progress
@@ -30,7 +31,7 @@ def timing(
     if found is not None:
         return [found]
     *others, yardstick = configs
-    failed = {"failed": f"it did not end in {_seconds(configs):.0f} seconds"}
+    failed = {"failed": f"it did not end in {_seconds(configs):.0f} seconds, or took its process down"}
     if not others:
         return [{name_of(yardstick): failed}]
     if len(others) == 1:
@@ -53,7 +54,7 @@ def _apart(
 
 def apart(function: Callable[..., Any], arguments: tuple, seconds: float) -> Any:
     """`function(*arguments)` in another process; None where it has not ended in time, or has ended without a
-    result. The process is gone when this returns.
+    result. The process is gone when this returns. Raises the function's MachineError: no kernel is to blame.
     """
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe(duplex=False)
@@ -62,7 +63,10 @@ def apart(function: Callable[..., Any], arguments: tuple, seconds: float) -> Any
         with interrupts_held():
             process.start()
         theirs.close()
-        return mine.recv() if mine.poll(seconds) else None
+        found = mine.recv() if mine.poll(seconds) else None
+        if isinstance(found, MachineError):
+            raise found
+        return found
     except EOFError:  # a fault took the process with it
         return None
     finally:
@@ -71,7 +75,10 @@ def apart(function: Callable[..., Any], arguments: tuple, seconds: float) -> Any
 
 
 def _send(pipe: Any, function: Callable[..., Any], arguments: tuple) -> None:
-    pipe.send(function(*arguments))
+    try:
+        pipe.send(function(*arguments))
+    except MachineError as error:
+        pipe.send(error)
 
 
 def measured(

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from cuda_reference.extras import MissingPackageError
+from cuda_reference.files import MachineError
 from flashcore_numba.checks.forward import operation
 from flashcore_numba.checks.runner import check_stage
 from flashcore_numba.cli import main
@@ -421,6 +422,17 @@ def test_a_run_is_a_process_that_can_be_stopped(monkeypatch, child, expected):
     monkeypatch.setattr(timing, "SECONDS_BESIDE", 0.2 if child is _sleep else 30)
     monkeypatch.setattr(timing, "SECONDS_EACH", 0)
     assert timing._apart(16, SMALL, [{}], 5) == expected
+    assert not multiprocessing.active_children()
+
+
+def _full(*given):
+    raise MachineError("the disk is full")
+
+
+def test_a_machine_that_fails_is_no_configuration_that_does(monkeypatch):
+    monkeypatch.setattr(timing, "measured", _full)
+    with pytest.raises(MachineError, match="^the disk is full$"):
+        timing.timing(16, SMALL, [{"a": 1}, {"a": 2}, {"a": 3}], 5)
     assert not multiprocessing.active_children()
 
 
