@@ -176,6 +176,23 @@ def test_workers_go_with_who_started_them(sent, start, tmp_path):
     assert running.nothing_is_left()
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
+def test_a_kernel_that_is_timed_goes_with_who_timed_it(sent, start, tmp_path):
+    program = tmp_path / "program.py"
+    timed = POOL.replace("flashcore_numba.run import pool", "flashcore_numba.tune import timing")
+    program.write_text(
+        textwrap.dedent(
+            timed.replace("pool.run(time.sleep, [(600,)] * 4, 2)", "timing.apart(time.sleep, (600,), 600)")
+        )
+    )
+    running = start([sys.executable, str(program)])
+    running.wait_until(lambda: any("spawn_main" in line for line in running.alive().values()))
+    time.sleep(5)  # until it sleeps
+    assert running.ends(sent) == (130 if sent == signal.SIGINT else -sent)
+    assert running.nothing_is_left()
+
+
 def test_workers_that_start_see_no_ctrl_c(start, tmp_path, monkeypatch):
     """Also while Python imports its own modules."""
     program, slow = (

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from cuda_reference.files import MachineError
 from flashcore_numba.core.workload import Workload
-from flashcore_numba.run.pool import interrupts_held
+from flashcore_numba.run.pool import end_with_parent, interrupts_held
 from flashcore_numba.run.progress import Progress
 from flashcore_numba.stages.runs import Run
 from flashcore_numba.tune.funnel import stand_in
@@ -75,6 +75,7 @@ def apart(function: Callable[..., Any], arguments: tuple, seconds: float) -> Any
 
 
 def _send(pipe: Any, function: Callable[..., Any], arguments: tuple) -> None:
+    end_with_parent()
     try:
         pipe.send(function(*arguments))
     except MachineError as error:
