@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -95,7 +95,7 @@ def _is_whole(record: Record) -> bool:
     """Whether all members are of their types, and every candidate but a valid start has one before it for its
     parent.
     """
-    if not record.candidates or not all(map(_has_types, [record, *record.candidates])):
+    if not record.candidates or not all(_has_types(each) for each in (record, *record.candidates)):
         return False
     start, *others = record.candidates
     known = [(start.number, start.parent, start.valid) == (0, None, True)]
@@ -106,9 +106,9 @@ def _is_whole(record: Record) -> bool:
     return all(known)
 
 
-def _has_types(made: Record | Candidate) -> bool:
+def _has_types(made: object) -> bool:
     hints = get_type_hints(type(made))
-    return all(_is_of(hints[each.name], getattr(made, each.name)) for each in fields(made))
+    return all(_is_of(hints[name], value) for name, value in vars(made).items())
 
 
 def _is_of(hint: Any, value: Any) -> bool:
