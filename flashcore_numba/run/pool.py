@@ -42,7 +42,7 @@ def run(
     context = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory(prefix="flashcore-workers-", ignore_cleanup_errors=True) as folder,
-        ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(folder,)) as executor,
+        ProcessPoolExecutor(workers, context, initializer=begin, initargs=(folder,)) as executor,
     ):
         futures: dict[Future, int] = {}
         try:
@@ -80,18 +80,13 @@ def interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(folder: str) -> None:
+def begin(folder: str) -> None:
     """What a worker does first: it leaves Ctrl-C to the process that started it, and goes when that goes.
 
-    Its temporary files are in `folder`, which that process removes.
+    Its temporary files are in `folder`, which that process removes, however the worker ends.
     """
     tempfile.tempdir = os.environ["TMPDIR"] = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
-
-
-def end_with_parent() -> None:
-    """Let this process go when the one that started it goes, killed or not."""
     threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
 
 

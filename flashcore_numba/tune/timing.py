@@ -1,6 +1,7 @@
 """Times of configurations, each run in a process of its own that is stopped where a kernel does not end."""
 
 import multiprocessing
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from rich.console import Console
 
 from cuda_reference.files import MachineError
 from flashcore_numba.core.workload import Workload
-from flashcore_numba.run.pool import end_with_parent, interrupts_held
+from flashcore_numba.run.pool import begin, interrupts_held
 from flashcore_numba.run.progress import Progress
 from flashcore_numba.stages.runs import Run
 from flashcore_numba.tune.funnel import stand_in
@@ -58,24 +59,25 @@ def apart(function: Callable[..., Any], arguments: tuple, seconds: float) -> Any
     """
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(theirs, function, arguments))
-    try:
-        with interrupts_held():
-            process.start()
-        theirs.close()
-        found = mine.recv() if mine.poll(seconds) else None
-        if isinstance(found, MachineError):
-            raise found
-        return found
-    except EOFError:  # a fault took the process with it
-        return None
-    finally:
-        process.kill()
-        process.join()
+    with tempfile.TemporaryDirectory(prefix="flashcore-timing-", ignore_cleanup_errors=True) as folder:
+        process = context.Process(target=_send, args=(theirs, function, arguments, folder))
+        try:
+            with interrupts_held():
+                process.start()
+            theirs.close()
+            found = mine.recv() if mine.poll(seconds) else None
+        except EOFError:  # a fault took the process with it
+            return None
+        finally:
+            process.kill()
+            process.join()
+    if isinstance(found, MachineError):
+        raise found
+    return found
 
 
-def _send(pipe: Any, function: Callable[..., Any], arguments: tuple) -> None:
-    end_with_parent()
+def _send(pipe: Any, function: Callable[..., Any], arguments: tuple, folder: str) -> None:
+    begin(folder)
     try:
         pipe.send(function(*arguments))
     except MachineError as error:

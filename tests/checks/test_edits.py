@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import signal
+import tempfile
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -118,8 +119,10 @@ def test_a_signal_is_the_compilers_until_it_has_ended(sent, begun, monkeypatch):
     ],
     ids=["race", "value", "name", "alignment"],
 )
-def test_verdicts(edit, verdict):
+def test_verdicts(edit, verdict, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     found = judged(edit)
+    assert not [*tmp_path.iterdir()], "the process has left files behind"
     assert found["verdict"] == verdict, found
     assert found["said"]
 

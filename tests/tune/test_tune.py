@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import pickle
 import sys
+import tempfile
 import time
 from types import SimpleNamespace
 
@@ -407,7 +408,7 @@ def _sleep(pipe, *given):
     time.sleep(60)
 
 
-def _answer(pipe, function, arguments):
+def _answer(pipe, function, arguments, folder):
     pipe.send({"answer": arguments[0]})
 
 
@@ -434,6 +435,17 @@ def test_a_machine_that_fails_is_no_configuration_that_does(monkeypatch):
     with pytest.raises(MachineError, match="the disk is full"):
         timing.timing(16, SMALL, [{"a": 1}, {"a": 2}, {"a": 3}], 5)
     assert not multiprocessing.active_children()
+
+
+def _leave(*given):
+    tempfile.mkdtemp()
+    time.sleep(60)
+
+
+def test_what_is_stopped_leaves_no_file(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert timing.apart(_leave, (), 5) is None
+    assert not [*tmp_path.iterdir()]
 
 
 def kept(tmp_path):
