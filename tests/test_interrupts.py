@@ -1,5 +1,6 @@
 """Ctrl-C, SIGTERM and SIGKILL: the status, what is left of processes and files, and what is said."""
 
+import multiprocessing
 import os
 import re
 import secrets
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from matrix import few
 
+from cuda_reference.files import MachineError
 from flashcore_numba.run import pool
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -174,6 +176,23 @@ def test_workers_go_with_who_started_them(sent, start, tmp_path):
     assert running.nothing_is_left()
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
+def test_a_kernel_that_is_timed_goes_with_who_timed_it(sent, start, tmp_path):
+    program = tmp_path / "program.py"
+    timed = POOL.replace("flashcore_numba.run import pool", "flashcore_numba.tune import timing")
+    program.write_text(
+        textwrap.dedent(
+            timed.replace("pool.run(time.sleep, [(600,)] * 4, 2)", "timing.apart(time.sleep, (600,), 600)")
+        )
+    )
+    running = start([sys.executable, str(program)])
+    running.wait_until(lambda: any("spawn_main" in line for line in running.alive().values()))
+    time.sleep(5)  # until it sleeps
+    assert running.ends(sent) == (130 if sent == signal.SIGINT else -sent)
+    assert running.nothing_is_left()
+
+
 def test_workers_that_start_see_no_ctrl_c(start, tmp_path, monkeypatch):
     """Also while Python imports its own modules."""
     program, slow = (
@@ -189,6 +208,17 @@ def test_workers_that_start_see_no_ctrl_c(start, tmp_path, monkeypatch):
     assert running.ends(signal.SIGINT, to_all=True) == 130
     assert running.nothing_is_left()
     assert running.log.read_text() == "begun\n"
+
+
+def test_a_worker_that_is_gone_is_one_sentence():
+    """As one that the kernel kills where no memory is left."""
+    said = r"^a worker process was killed when 0 of 2 parts were done: .* too little memory for 2 at a time$"
+    with pytest.raises(MachineError, match=said):
+        pool.run(os._exit, [(9,), (9,)], 2)
+    end = time.monotonic() + 20
+    while multiprocessing.active_children():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_ctrl_c_comes_through_after_workers_have_started():

@@ -316,6 +316,8 @@ def _one(edit: RandomEdit, backend: str, folder: Path, target: str, seconds: int
     of them that a GPU's compiler has ended.
     """
     signal.alarm(seconds)  # what it kills has hung
+    if backend != "sanitizer":  # who judges removes it, however this ends
+        tempfile.tempdir = os.environ["TMPDIR"] = str(Path(target).parent)
     with Path(target).open("a") as file:
         if backend == "cpu":
             refused = None if edit.kind == "none" else _not_worth_it(edit)
@@ -400,22 +402,23 @@ def judged(
     forked, fresh = multiprocessing.get_context("forkserver"), multiprocessing.get_context("spawn")
     start = forked.Process if backend == "cpu" else fresh.Process
     started = time.monotonic()
-    with tempfile.NamedTemporaryFile("r") as file:
-        seconds = seconds or LAUNCH_SECONDS[backend]
-        process = start(target=_one, args=(edit, backend, folder, file.name, seconds))
+    with tempfile.TemporaryDirectory(prefix="flashcore-edit-", ignore_cleanup_errors=True) as place:
+        seconds, target = seconds or LAUNCH_SECONDS[backend], Path(place) / "said"
+        target.touch()
+        process = start(target=_one, args=(edit, backend, folder, str(target), seconds))
         process.start()
         process.join(EDIT_SECONDS)
         if process.is_alive():
             process.kill()
             process.join()
-        compiles, *lines = [json.loads(line) for line in file.read().splitlines()] or [None]
+        compiles, *lines = [json.loads(line) for line in target.read_text().splitlines()] or [None]
     last = lines[-1] if lines else {}
     found: dict[str, Any] = {"launches": len(lines), "seconds": round(time.monotonic() - started, 1)}
     if last.get("verdict", "right") != "right" or (process.exitcode == 0 and lines):
         found |= last
     elif process.exitcode == -signal.SIGALRM and not compiles:
         found |= {"verdict": "does not compile", "kind": "NVRTC", "said": f"it takes more than {seconds} s"}
-    elif process.exitcode == -signal.SIGSEGV and not compiles:  # ptxas, for one, of an mbarrier of 0 arrivals
+    elif (process.exitcode or 0) < 0 and not compiles:  # ptxas, for one, of an mbarrier of 0 arrivals
         found |= {"verdict": "does not compile", "kind": "NVRTC", "said": "the compiler crashed"}
     elif process.exitcode in (-signal.SIGALRM, -signal.SIGKILL):
         found |= {"verdict": "hangs", "said": f"after the run {last.get('run')}"}

@@ -241,11 +241,10 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="?",
         help="12, 13, 15, 16, backward/mma_sync, backward/wgmma or decode/split",
     )
-    tune.add_argument("--shape", default="mission", help="BxHxSxD, or its name; mission by default")
-    tune.add_argument("--causal", action="store_true", help="with the causal mask")
+    tune.add_argument("--shape", help="BxHxSxD, or its name; mission by default")
+    tune.add_argument("--causal", action="store_true", default=None, help="with the causal mask")
     tune.add_argument(
         "--element",
-        action="append",
         type=_element,
         metavar="TYPE",
         help="of q, k, v and out: float16 by default",
@@ -253,7 +252,6 @@ def build_parser() -> argparse.ArgumentParser:
     tune.add_argument(
         "--elite",
         type=_number_of,
-        default=3,
         metavar="K",
         help="so many of the best are checked; 3 by default",
     )

@@ -22,6 +22,8 @@ from flashcore_numba.stages.tuning import recorded
 from flashcore_numba.tune import funnel, record, table, timing
 from flashcore_numba.tune.replay import replay
 
+ELITE = 3
+OF_A_SEARCH = ("shape", "causal", "element", "elite", "changes", "save")
 SHARE_LOST = 0.02  # a shipped configuration this near the best is as good
 
 
@@ -37,7 +39,7 @@ def run(args: Namespace) -> int:
         if getattr(args, name) is not None:
             raise ArgumentError(f"--{name}: is for --replay, and does not go with a search")
     space = funnel.space_of(args.stage)
-    workload = Workload(parse_any(args.shape), args.causal, (args.element or [FLOAT16])[0])
+    workload = Workload(parse_any(args.shape or "mission"), bool(args.causal), args.element or FLOAT16)
     path = None if args.save is None else args.save / record.file_name(space, workload)
     timed, device = None, record.NONE
     if gpu.available():
@@ -46,7 +48,9 @@ def run(args: Namespace) -> int:
             found_gpu["name"], tuple(found_gpu["compute_capability"]), found_gpu["sm_count"]
         )
     with progress_bar() as progress:
-        found = funnel.search(space, workload, progress, path, timed, device, args.elite, args.changes)
+        found = funnel.search(
+            space, workload, progress, path, timed, device, args.elite or ELITE, args.changes
+        )
     if not give_json(args, lambda: found):
         show(found, console())
         if timed is None:
@@ -112,9 +116,10 @@ def _near(found: Mapping[str, Any]) -> str:
 
 
 def _table(args: Namespace) -> int:
-    for name in ("stage", "changes", "strategy", "evals", "save", "replay"):
-        if (value := getattr(args, name)) is not None:
-            raise ArgumentError(f"{str(value)!r} beside --table: it is made from all records that are kept")
+    for name in ("stage", *OF_A_SEARCH, "strategy", "evals", "replay"):
+        if getattr(args, name) is not None:
+            named = repr(args.stage) if name == "stage" else f"--{name}"
+            raise ArgumentError(f"{named} beside --table: it is made from all records that are kept")
     entries = table.made()
     changed = table.save(entries)
     if give_json(args, lambda: entries):
@@ -151,8 +156,9 @@ def _shown(entries: Sequence[Mapping[str, Any]], width: int) -> Table:
 def _replay(args: Namespace) -> int:
     if args.stage is not None:
         raise ArgumentError(f"{args.stage!r} beside --replay: the record says which stage it is of")
-    if args.changes is not None:
-        raise ArgumentError("--changes: is for a search, and does not go with --replay")
+    for name in OF_A_SEARCH:
+        if getattr(args, name) is not None:
+            raise ArgumentError(f"--{name}: is for a search, and does not go with --replay")
     found = replay(args.replay, args.strategy or "random_sample", args.evals or 60)
     if give_json(args, lambda: found):
         return 0

@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course.spec import Key
@@ -76,15 +77,46 @@ def new(lesson: Key, proposer: str, seed: int, islands: int, start: str) -> Reco
 
 
 def load(folder: Path) -> Record:
-    """The record in a folder. Raises ArgumentError where there is none."""
+    """The record in a folder. Raises ArgumentError where there is none, or one that is not whole."""
     path = folder / FILE
     try:
         data = json.loads(path.read_text())
-        return Record(**data | {"candidates": [Candidate(**each) for each in data["candidates"]]})
+        record = Record(**data | {"candidates": [Candidate(**each) for each in data["candidates"]]})
     except OSError as error:
         raise ArgumentError(f"{str(path)!r}: cannot be read ({error.strerror})") from None
-    except (ValueError, TypeError, KeyError):
-        raise ArgumentError(f"{str(path)!r} is no record that flashcore evolve wrote") from None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        record = None
+    if record is None or not _is_whole(record):
+        raise ArgumentError(f"{str(path)!r} is no record that flashcore evolve wrote")
+    return record
+
+
+def _is_whole(record: Record) -> bool:
+    """Whether all members are of their types, and every candidate but a valid start has one before it for its
+    parent.
+    """
+    if not record.candidates or not all(_has_types(each) for each in (record, *record.candidates)):
+        return False
+    start, *others = record.candidates
+    known = [(start.number, start.parent, start.valid) == (0, None, True)]
+    known += [
+        each.number == n and each.parent is not None and 0 <= each.parent < n
+        for n, each in enumerate(others, 1)
+    ]
+    return all(known)
+
+
+def _has_types(made: object) -> bool:
+    hints = get_type_hints(type(made))
+    return all(_is_of(hints[name], value) for name, value in vars(made).items())
+
+
+def _is_of(hint: Any, value: Any) -> bool:
+    """Whether a value of JSON is of an annotated type: a whole number may be a float, a bool is no number."""
+    kinds = [get_origin(each) or each for each in (get_args(hint) if isinstance(hint, UnionType) else [hint])]
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, (*kinds, int) if float in kinds else tuple(kinds))
 
 
 def resumed(folder: Path, fresh: Record) -> Record:

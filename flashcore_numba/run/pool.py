@@ -8,10 +8,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import resource_tracker
 from typing import Any
 
-from cuda_reference.files import cache_folder
+from cuda_reference.files import MachineError, cache_folder
 
 
 def run(
@@ -24,6 +25,7 @@ def run(
     """`[function(*job) for job in jobs]`, spread over processes.
 
     workers: how many; None is one a core, 1 is this process. progress(done, total, label) follows each job.
+    Raises what a job raises, and MachineError where a worker is killed, as where no memory is left.
     """
     workers = min(len(jobs), workers or _cores())
     results: list[Any] = [None] * len(jobs)
@@ -40,7 +42,7 @@ def run(
     context = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory(prefix="flashcore-workers-", ignore_cleanup_errors=True) as folder,
-        ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(folder,)) as executor,
+        ProcessPoolExecutor(workers, context, initializer=begin, initargs=(folder,)) as executor,
     ):
         futures: dict[Future, int] = {}
         try:
@@ -52,10 +54,15 @@ def run(
                 done += 1
                 if progress:
                     progress(done, len(jobs), label(jobs[i]))
-        except BaseException:
+        except BaseException as error:
             for worker in list((executor._processes or {}).values()):  # they would finish their part first
                 worker.kill()
             executor.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, BrokenProcessPool):
+                raise MachineError(
+                    f"a worker process was killed when {done} of {len(jobs)} parts were done: "
+                    f"the machine may have too little memory for {workers} at a time"
+                ) from None
             raise
     return results
 
@@ -73,10 +80,10 @@ def interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(folder: str) -> None:
+def begin(folder: str) -> None:
     """What a worker does first: it leaves Ctrl-C to the process that started it, and goes when that goes.
 
-    Its temporary files are in `folder`, which that process removes.
+    Its temporary files are in `folder`, which that process removes, however the worker ends.
     """
     tempfile.tempdir = os.environ["TMPDIR"] = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)

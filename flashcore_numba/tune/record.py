@@ -71,7 +71,7 @@ def load(path: Path) -> dict[str, Any]:
         record = json.loads(path.read_text())
     except OSError as error:
         raise ArgumentError(f"{str(path)!r}: cannot be read ({error.strerror})") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ArgumentError(
             f"{str(path)!r} is not JSON: a record that flashcore tune wrote is accepted"
         ) from None
@@ -81,11 +81,31 @@ def load(path: Path) -> dict[str, Any]:
     return record
 
 
+def whole(path: Path) -> dict[str, Any]:
+    """A record of which every part is there. Raises ArgumentError, which names what is damaged."""
+    record = load(path)
+    kinds = {"tune_params_keys": list, "tune_params": dict, "funnel": dict, "elite": list, "cache": dict}
+    damaged = [name for name, kind in kinds.items() if not isinstance(record.get(name), kind)]
+    if not damaged:
+        names, entries = record["tune_params_keys"], record["cache"].values()
+        damaged += [] if names == list(record["tune_params"]) else ["tune_params"]
+        damaged += [] if all(_is_entry(each, names) for each in entries) else ["cache"]
+    if damaged:
+        raise ArgumentError(
+            f"{str(path)!r} is no whole record of flashcore tune: its {damaged[0]} is damaged"
+        )
+    return record
+
+
+def _is_entry(each: Any, names: list[str]) -> bool:
+    return isinstance(each, dict) and all(isinstance(each.get(name), int) for name in names)
+
+
 def resumed(path: Path, fresh: Mapping[str, Any]) -> dict[str, Any]:
     """The record at `path` to be gone on with, or `fresh`. Raises ArgumentError for one of something else."""
     if not path.exists():
         return dict(fresh)
-    record = load(path)
+    record = whole(path)
     for name in ("kernel_name", "workload", "tune_params", "changes", "device_name", "commit"):
         if record.get(name) != fresh[name]:
             raise ArgumentError(

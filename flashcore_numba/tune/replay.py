@@ -20,7 +20,7 @@ def replay(path: Path, strategy: str, evaluations: int) -> dict[str, Any]:
     the same), and `seen`, the configurations in the order in which the strategy asked for them. Raises
     ArgumentError, and MissingPackageError without Kernel Tuner.
     """
-    record = records.load(path)
+    record = records.whole(path)
     known = records.timed(record)
     if not known:
         raise ArgumentError(f"{str(path)!r} has no times: only a search on a GPU can be replayed")

@@ -1,13 +1,15 @@
 """Times of configurations, each run in a process of its own that is stopped where a kernel does not end."""
 
 import multiprocessing
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
 
+from cuda_reference.files import MachineError
 from flashcore_numba.core.workload import Workload
-from flashcore_numba.run.pool import interrupts_held
+from flashcore_numba.run.pool import begin, interrupts_held
 from flashcore_numba.run.progress import Progress
 from flashcore_numba.stages.runs import Run
 from flashcore_numba.tune.funnel import stand_in
@@ -30,7 +32,7 @@ def timing(
     if found is not None:
         return [found]
     *others, yardstick = configs
-    failed = {"failed": f"it did not end in {_seconds(configs):.0f} seconds"}
+    failed = {"failed": f"it did not end in {_seconds(configs):.0f} seconds, or took its process down"}
     if not others:
         return [{name_of(yardstick): failed}]
     if len(others) == 1:
@@ -53,25 +55,33 @@ def _apart(
 
 def apart(function: Callable[..., Any], arguments: tuple, seconds: float) -> Any:
     """`function(*arguments)` in another process; None where it has not ended in time, or has ended without a
-    result. The process is gone when this returns.
+    result. The process is gone when this returns. Raises the function's MachineError: no kernel is to blame.
     """
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(theirs, function, arguments))
+    with tempfile.TemporaryDirectory(prefix="flashcore-timing-", ignore_cleanup_errors=True) as folder:
+        process = context.Process(target=_send, args=(theirs, function, arguments, folder))
+        try:
+            with interrupts_held():
+                process.start()
+            theirs.close()
+            found = mine.recv() if mine.poll(seconds) else None
+        except EOFError:  # a fault took the process with it
+            return None
+        finally:
+            process.kill()
+            process.join()
+    if isinstance(found, MachineError):
+        raise found
+    return found
+
+
+def _send(pipe: Any, function: Callable[..., Any], arguments: tuple, folder: str) -> None:
+    begin(folder)
     try:
-        with interrupts_held():
-            process.start()
-        theirs.close()
-        return mine.recv() if mine.poll(seconds) else None
-    except EOFError:  # a fault took the process with it
-        return None
-    finally:
-        process.kill()
-        process.join()
-
-
-def _send(pipe: Any, function: Callable[..., Any], arguments: tuple) -> None:
-    pipe.send(function(*arguments))
+        pipe.send(function(*arguments))
+    except MachineError as error:
+        pipe.send(error)
 
 
 def measured(

@@ -1,8 +1,14 @@
 """Random edits of the stages in CUDA C: each one runs in a process of its own and gets a verdict."""
 
+import functools
 import json
+import multiprocessing
+import os
+import signal
+import tempfile
 from collections import Counter
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -89,6 +95,21 @@ def test_a_compiler_that_crashes_is_no_executor_that_does():
     assert judged(edit)["verdict"] == "reported", "by the executor, which needs no such compiler"
 
 
+def _ended_by(sent, begun, edit, backend, folder, target, seconds):
+    """In the place of `campaign._one`: it ends before its compiler does, or after."""
+    Path(target).write_text(json.dumps({"compiles": True}) + "\n" if begun else "")
+    os.kill(os.getpid(), sent)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGABRT, signal.SIGKILL])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_signal_is_the_compilers_until_it_has_ended(sent, begun, monkeypatch):
+    monkeypatch.setattr(campaign, "_one", functools.partial(_ended_by, sent, begun))
+    found = judged(edited("a", "b"))
+    wanted = ("hangs" if sent == signal.SIGKILL else "crash") if begun else "does not compile"
+    assert found["verdict"] == wanted, found
+
+
 @pytest.mark.parametrize(
     ("edit", "verdict"),
     [
@@ -103,6 +124,17 @@ def test_verdicts(edit, verdict):
     found = judged(edit)
     assert found["verdict"] == verdict, found
     assert found["said"]
+
+
+def test_an_edits_process_leaves_no_file(monkeypatch, tmp_path):
+    """Also where it ends in the middle of its runs, as at the first report."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    fresh = multiprocessing.get_context("spawn")  # it takes that folder over; a server that runs would not
+    monkeypatch.setattr(campaign.multiprocessing, "get_context", lambda name: fresh)
+    found = judged(edited("__syncthreads();  // S is whole", ";  // S is whole"))
+    assert found["verdict"] == "reported", found
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.long

@@ -1,6 +1,7 @@
 """Answers that do not end, eat memory, flood, crash or reach out: each ends with a message in time."""
 
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -224,6 +225,14 @@ def test_whatever_the_process_does_it_ends_and_leaves_nothing(name):
         while alive(int(reply["printed"])):  # it is killed; the kernel may need a moment
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def test_what_is_stopped_leaves_no_file(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    body = "import sys, tempfile, time\nprint(tempfile.mkdtemp(), flush=True)\ntime.sleep(600)"
+    reply = process.supervise([sys.executable, "-c", body], {}, 3.0)
+    assert reply["status"] == "timeout" and reply["printed"].startswith(str(tmp_path))
+    assert not [*tmp_path.iterdir()]
 
 
 def alive(pid):

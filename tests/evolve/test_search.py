@@ -215,13 +215,40 @@ def test_another_search_does_not_go_on(options, says, tmp_path):
         search(Says(*REPLIES), 2, folder=tmp_path, **{"islands": 1, **options})
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"candidates": [{"number": 0}]}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"candidates": [{"number": 0}]}', "[" * 99_999])
 def test_what_is_no_record_is_refused(text, tmp_path):
     (tmp_path / lineage.FILE).write_text(text)
     with pytest.raises(ArgumentError, match="is no record that flashcore evolve wrote"):
         lineage.load(tmp_path)
     with pytest.raises(ArgumentError, match="cannot be read"):
         lineage.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("number", "changes"),
+    [
+        (None, {"candidates": []}),
+        (None, {"candidates": {}}),
+        (None, {"seed": "1"}),
+        (None, {"islands": True}),
+        (0, {"valid": False}),
+        (0, {"parent": 0}),
+        (1, {"number": 2}),
+        (1, {"parent": None}),
+        (1, {"parent": 7}),
+        (2, {"parent": 2}),
+        (2, {"fitness": "1"}),
+        (2, {"message": None}),
+        (2, {"counters": []}),
+    ],
+)
+def test_a_damaged_record_is_no_record(number, changes, tmp_path):
+    search(Says(*REPLIES), 2, folder=tmp_path)
+    whole = json.loads((tmp_path / lineage.FILE).read_text())
+    (whole if number is None else whole["candidates"][number]).update(changes)
+    (tmp_path / lineage.FILE).write_text(json.dumps(whole))
+    with pytest.raises(ArgumentError, match="is no record that flashcore evolve wrote"):
+        lineage.load(tmp_path)
 
 
 def test_an_interrupt_leaves_what_is_finished(tmp_path):

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import pickle
 import sys
+import tempfile
 import time
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from cuda_reference.extras import MissingPackageError
+from cuda_reference.files import MachineError
 from flashcore_numba.checks.forward import operation
 from flashcore_numba.checks.runner import check_stage
 from flashcore_numba.cli import main
@@ -406,7 +408,7 @@ def _sleep(pipe, *given):
     time.sleep(60)
 
 
-def _answer(pipe, function, arguments):
+def _answer(pipe, function, arguments, folder):
     pipe.send({"answer": arguments[0]})
 
 
@@ -422,6 +424,28 @@ def test_a_run_is_a_process_that_can_be_stopped(monkeypatch, child, expected):
     monkeypatch.setattr(timing, "SECONDS_EACH", 0)
     assert timing._apart(16, SMALL, [{}], 5) == expected
     assert not multiprocessing.active_children()
+
+
+def _full(*given):
+    raise MachineError("the disk is full")
+
+
+def test_a_machine_that_fails_is_no_configuration_that_does(monkeypatch):
+    monkeypatch.setattr(timing, "measured", _full)
+    with pytest.raises(MachineError, match="the disk is full"):
+        timing.timing(16, SMALL, [{"a": 1}, {"a": 2}, {"a": 3}], 5)
+    assert not multiprocessing.active_children()
+
+
+def _leave(*given):
+    tempfile.mkdtemp()
+    time.sleep(60)
+
+
+def test_what_is_stopped_leaves_no_file(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert timing.apart(_leave, (), 5) is None
+    assert not [*tmp_path.iterdir()]
 
 
 def kept(tmp_path):
@@ -464,6 +488,31 @@ def test_what_a_replay_refuses(tmp_path, monkeypatch):
         replay.replay(path, "random_sample", 5)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cache", []),
+        ("cache", {"1,1": 3}),
+        ("cache", {"1,1": {"time": 1.0}}),
+        ("funnel", None),
+        ("elite", {}),
+        ("tune_params", {}),
+        ("tune_params_keys", 3),
+    ],
+)
+def test_a_damaged_record_is_no_record(name, value, tmp_path):
+    path, found = kept(tmp_path)
+    path.write_text(json.dumps(found | {name: value}))
+    for read in (record.whole, lambda path: replay.replay(path, "random_sample", 5)):
+        with pytest.raises(ArgumentError, match=r"is no whole record of flashcore tune: its \w+ is damaged"):
+            read(path)
+    with pytest.raises(ArgumentError, match="is damaged"):
+        funnel.search(SPACES[16], SMALL, QUIET, path)
+    path.write_text("[" * 99_999)
+    with pytest.raises(ArgumentError, match="is not JSON"):
+        record.load(path)
+
+
 def test_the_command_without_a_gpu(few, tmp_path, capsys):
     assert main(["tune", "16", "--shape", "1x8x512x64", "--save", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
@@ -481,7 +530,12 @@ def test_the_command_without_a_gpu(few, tmp_path, capsys):
         (["tune", "7"], "stage '7' has no space to search"),
         (["tune", "16", "--strategy", "random_sample"], "--strategy: is for --replay"),
         (["tune", "--replay", "a.json", "--changes", "2"], "--changes: is for a search"),
-        (["tune", "--table", "--changes", "2"], "'2' beside --table"),
+        (["tune", "--replay", "a.json", "--save", "runs"], "--save: is for a search"),
+        (["tune", "--replay", "a.json", "--shape", "small"], "--shape: is for a search"),
+        (["tune", "--replay", "a.json", "--elite", "2"], "--elite: is for a search"),
+        (["tune", "--table", "--changes", "2"], "--changes beside --table"),
+        (["tune", "--table", "--causal"], "--causal beside --table"),
+        (["tune", "--table", "16"], "'16' beside --table"),
         (["tune", "16", "--shape", "1x8x512x80"], "head dimension"),
         (["tune", "--replay", "nowhere.json"], "'nowhere.json': cannot be read"),
     ],

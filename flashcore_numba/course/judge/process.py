@@ -59,10 +59,22 @@ def supervise(
     command: Sequence[str], job: Mapping[str, Any], time_limit: float, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Run `command` with the job as JSON on its standard input and a pipe for JSON lines, whose number is its
-    last argument. Whatever it does, it and its children are gone when this returns.
+    last argument. Whatever it does, it, its children and their temporary files are gone when this returns.
     """
+    with tempfile.TemporaryDirectory(prefix="flashcore-judge-", ignore_cleanup_errors=True) as folder:
+        child, deadline = _begun(command, job, folder, progress), time.monotonic() + time_limit
+        try:
+            ended = child.listen(deadline)
+        finally:
+            child.end()
+    return child.reply(ended, time_limit)
+
+
+def _begun(
+    command: Sequence[str], job: Mapping[str, Any], folder: str, progress: Progress | None
+) -> "_Child":
+    """The child; its temporary files are in the folder."""
     reader, writer = os.pipe()
-    start = time.monotonic()
     path = os.pathsep.join(filter(None, (str(PACKAGES), os.environ.get("PYTHONPATH"))))
     try:
         with tempfile.TemporaryFile() as stdin:  # a pipe would fill up when nobody reads it
@@ -75,19 +87,14 @@ def supervise(
                 stderr=subprocess.PIPE,
                 pass_fds=(writer,),
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": path, "TMPDIR": folder},
             )
     except OSError:
         os.close(reader)
         raise
     finally:
         os.close(writer)
-    child = _Child(process, reader, progress)
-    try:
-        ended = child.listen(start + time_limit)
-    finally:
-        child.end()
-    return child.reply(ended, time_limit)
+    return _Child(process, reader, progress)
 
 
 class _Child:
