@@ -51,7 +51,7 @@ __all__ = [
     "why_not",
 ]
 
-MOST_SHARED = 232448
+MOST_SHARED, MOST_STATIC_SHARED = 232448, 48 * 1024
 # The runtime runs one launch at a time. While it does, no other library may be loaded and no function of one
 # called: the runtime would take what they do for accesses of the kernel.
 LOCK = lock()
@@ -133,6 +133,17 @@ class CpuModule:
         self.compile_seconds += time.perf_counter()
         if of_host := held.calls_the_host():
             raise CompileError(f"{self.source.name}: {of_host[0]} is declared but defined nowhere on a GPU")
+        shared = held.static_shared()
+        for arrays in shared.values():
+            if (size := sum(arrays.values())) > MOST_STATIC_SHARED:
+                raise CompileError(
+                    f"{self.source.name}: {', '.join(sorted(arrays))}: a block has at most "
+                    f"{MOST_STATIC_SHARED} bytes of static shared memory, not {size}; an `extern __shared__` "
+                    "array may have more"
+                )
+        self.static_shared = {
+            name: sum(shared.get(f"{len(name)}{name}", {}).values()) for name in self._declared
+        }
         self.library = held.path
         self._places = Places(held, texts, (HERE / "shim", INCLUDE / "ptx.cuh"))
         with LOCK:
@@ -246,6 +257,12 @@ class CpuKernel:
         if not isinstance(shared_mem, int | np.integer) or not 0 <= shared_mem <= MOST_SHARED:
             raise ValueError(
                 f"a block has at most {MOST_SHARED} bytes of dynamic shared memory, not {shown(shared_mem)}"
+            )
+        static = self._module.static_shared[self.name]
+        if static + shared_mem > MOST_SHARED:
+            raise ValueError(
+                f"{self.name}: a block has at most {MOST_SHARED} bytes of shared memory, not {static} static "
+                f"and {shared_mem} dynamic ones"
             )
         if any(extent % blocks for extent, blocks in zip(grid, self.cluster, strict=True)):
             raise ValueError(f"the grid {tuple(grid)} is no multiple of the cluster {self.cluster}")

@@ -30,7 +30,8 @@ KEPT, KEPT_HEADERS = 1000, 6  # compiled libraries, of a third of a megabyte eac
 SLOTS, PATIENCE = 64, 180.0  # locks for builders; seconds after which one no longer waits for another
 ABANDONED = 24 * 3600.0  # seconds after which the folder of a builder that was killed goes
 TRIES = 3  # a file may be removed as soon as it is made
-DYNAMIC_SYMBOLS = 11  # the kind of such a section of an ELF file
+SYMBOLS, DYNAMIC_SYMBOLS = 2, 11  # kinds of sections of an ELF file
+THREAD_LOCAL = 6  # the kind of a symbol, as shared memory is here
 LEAST_SPACE = 8 << 20  # bytes: less than a compilation writes
 NEEDED = {"g++": 12, "clang": 15}
 INSTALL = (
@@ -66,6 +67,9 @@ FROM_ELSEWHERE = re.compile(
     r"|floor|ceil|trunc|round|nearbyint|l?l?rint|l?l?round|fmin|fmax|fdim|copysign|ldexp|frexp|modf|scalbn"
     r"|ilogb|erfc?|[tl]gamma|nextafter)f?"
 )
+
+# A variable in a function, as C++ mangles it: the function, then the length and the letters of the name.
+LOCAL = re.compile(r"_ZZ(.+)E\d+([A-Za-z_]\w*)")
 
 # A program may end while a thread that nobody joins is in a launch: the variables of the runtime stay.
 NO_DESTRUCTORS = """
@@ -160,21 +164,32 @@ class Held:
 
     def calls_the_host(self) -> list[str]:
         """What the library would call that is no function of a kernel: `system`, for example."""
-        return sorted(name for name in self._from_elsewhere() if not FROM_ELSEWHERE.fullmatch(name))
+        taken = (name for name, _, section, _ in self._symbols(DYNAMIC_SYMBOLS) if not section)
+        return sorted(name for name in taken if not FROM_ELSEWHERE.fullmatch(name))
 
-    def _from_elsewhere(self) -> Iterator[str]:
-        """The names that a library leaves to others: symbols without a section in an ELF file's .dynsym."""
+    def static_shared(self) -> dict[str, dict[str, int]]:
+        """Bytes of the static shared arrays by name, of each function, mangled, that declares some."""
+        found: dict[str, dict[str, int]] = {}
+        for name, kind, _, size in self._symbols(SYMBOLS):
+            if kind == THREAD_LOCAL and (local := LOCAL.fullmatch(name)):
+                found.setdefault(local[1], {})[local[2]] = size
+        return found
+
+    def _symbols(self, wanted: int) -> Iterator[tuple[str, int, int, int]]:
+        """Name, kind, section and size of the symbols with a name in such a section; 0 is no section, where
+        the library leaves the name to others.
+        """
         data = Path(self.open_path).read_bytes()
         (start,), (size, count) = struct.unpack_from("<Q", data, 40), struct.unpack_from("<HH", data, 58)
         sections = [struct.unpack_from("<IIQQQQI", data, start + n * size) for n in range(count)]
         for _, kind, _, _, place, length, link in sections:
-            if kind != DYNAMIC_SYMBOLS:
+            if kind != wanted:
                 continue
             names = sections[link][4]
             for at in range(place, place + length, 24):
-                name, _, _, section = struct.unpack_from("<IBBH", data, at)
-                if name and not section:
-                    yield data[names + name : data.index(0, names + name)].decode()
+                name, info, _, section, _, size = struct.unpack_from("<IBBHQQ", data, at)
+                if name:
+                    yield data[names + name : data.index(0, names + name)].decode(), info & 15, section, size
 
     def load(self) -> ctypes.CDLL:
         """Raises MachineError, and CompileError for a name that the source declares and nobody defines."""

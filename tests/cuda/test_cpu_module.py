@@ -160,6 +160,19 @@ def test_nobody_writes_beside_the_elements_of_a_constant(tmp_path):
             CompileError,
             r"bad\.cu: getpid is declared but defined nowhere on a GPU",
         ),
+        (
+            'extern "C" __global__ void f(float* x) {\n    __shared__ float a[8192], b[4097];\n'
+            "    a[threadIdx.x] = b[threadIdx.x] = 0;\n    x[0] = a[1] + b[2];\n}",
+            CompileError,
+            r"bad\.cu: a, b: a block has at most 49152 bytes of static shared memory, not 49156;",
+        ),
+        (
+            "__device__ void g(float* x) {\n    __shared__ volatile float big[1 << 28];\n"
+            "    big[threadIdx.x] = 0;\n    x[0] = big[1];\n}\n"
+            'extern "C" __global__ void f(float* x) { g(x); }',
+            CompileError,
+            r"bad\.cu: big: .* not 1073741824;",
+        ),
     ],
 )
 def test_bad_sources(tmp_path, source, error, message):
@@ -167,6 +180,23 @@ def test_bad_sources(tmp_path, source, error, message):
     path.write_text(source)
     with pytest.raises(error, match=message):
         CpuModule(path)
+
+
+def test_shared_memory_up_to_what_a_block_has(tmp_path):
+    path = tmp_path / "both.cu"
+    path.write_text(
+        'extern "C" __global__ void both(float* x) {\n    __shared__ float tile[12288];\n'
+        "    extern __shared__ __align__(1024) unsigned char smem[];\n"
+        "    tile[threadIdx.x] = x[threadIdx.x];\n    smem[threadIdx.x] = 1;\n    __syncthreads();\n"
+        "    x[threadIdx.x] = tile[threadIdx.x ^ 1] + smem[threadIdx.x];\n}\n"
+    )
+    module, x = CpuModule(path), np.zeros(32, np.float32)
+    room = 232448 - 49152
+    module.both(1, 32, (x,), shared_mem=room).check()
+    assert (x == 1).all()
+    with pytest.raises(ValueError, match=rf"^both: .* not 49152 static and {room + 1} dynamic ones$"):
+        module.both(1, 32, (x,), shared_mem=room + 1)
+    assert (x == 1).all()
 
 
 def test_a_kernel_may_print(tmp_path):
