@@ -135,12 +135,7 @@ class CpuModule:
             raise CompileError(f"{self.source.name}: {of_host[0]} is declared but defined nowhere on a GPU")
         shared = held.static_shared()
         for arrays in shared.values():
-            if (size := sum(arrays.values())) > MOST_STATIC_SHARED:
-                raise CompileError(
-                    f"{self.source.name}: {', '.join(sorted(arrays))}: a block has at most "
-                    f"{MOST_STATIC_SHARED} bytes of static shared memory, not {size}; an `extern __shared__` "
-                    "array may have more"
-                )
+            self._check_static(arrays, texts)
         self.static_shared = {
             name: sum(shared.get(f"{len(name)}{name}", {}).values()) for name in self._declared
         }
@@ -150,6 +145,21 @@ class CpuModule:
             self._runtime = runtime.load()
             self.code = held.load()
             self._kernels = {name: CpuKernel(self, declared) for name, declared in self._declared.items()}
+
+    def _check_static(self, arrays: Mapping[str, int], texts: Mapping[str, bytes]) -> None:
+        """Raise CompileError for more shared memory in one function than a GPU's compiler takes."""
+        if (size := sum(arrays.values())) <= MOST_STATIC_SHARED:
+            return
+        largest, place = max(arrays, key=arrays.__getitem__), self.source.name
+        for path, text in texts.items():
+            if found := re.search(rf"__shared__[^;]*\b{largest}\b", text.decode()):
+                place = f"{Path(path).name}:{len(found.string[: found.end()].splitlines())}:1"
+                break
+        raise CompileError(
+            f"{self.source.name} does not compile:\n{place}: error: {', '.join(sorted(arrays))}: a block has "
+            f"at most {MOST_STATIC_SHARED} bytes of static shared memory, not {size}; an `extern __shared__` "
+            "array may have more"
+        )
 
     @property
     def names(self) -> list[str]:

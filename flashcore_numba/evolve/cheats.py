@@ -233,7 +233,7 @@ def cheats() -> Iterator[Cheat]:
         ((PIN, f"        if (tile < 0) {PIN.strip()}\n"),),
     )  # fmt: skip
     yield Cheat(
-        "too_much_shared_memory", "More shared memory than a block can have.", 12, CUBIN,
+        "too_much_shared_memory", "More shared memory than a block can have.", 12, COMPILE,
         (("    RowState sum;\n", f"{SPARE}    RowState sum;\n"),),
     )  # fmt: skip
     yield Cheat(

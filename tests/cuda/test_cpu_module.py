@@ -164,14 +164,15 @@ def test_nobody_writes_beside_the_elements_of_a_constant(tmp_path):
             'extern "C" __global__ void f(float* x) {\n    __shared__ float a[8192], b[4097];\n'
             "    a[threadIdx.x] = b[threadIdx.x] = 0;\n    x[0] = a[1] + b[2];\n}",
             CompileError,
-            r"bad\.cu: a, b: a block has at most 49152 bytes of static shared memory, not 49156;",
+            r"^bad\.cu does not compile:\nbad\.cu:2:1: error: a, b: a block has at most 49152 bytes of "
+            "static shared memory, not 49156;",
         ),
         (
             "__device__ void g(float* x) {\n    __shared__ volatile float big[1 << 28];\n"
             "    big[threadIdx.x] = 0;\n    x[0] = big[1];\n}\n"
             'extern "C" __global__ void f(float* x) { g(x); }',
             CompileError,
-            r"bad\.cu: big: .* not 1073741824;",
+            r"bad\.cu:2:1: error: big: .* not 1073741824;",
         ),
     ],
 )

@@ -426,7 +426,7 @@ def _no_cubin(monkeypatch):
         (_first_case_only, "copied_output"),
         (_no_gates, "old_structure"),
         (_counters_alone, "nothing_to_count"),
-        (_no_cubin, "too_much_shared_memory"),
+        (_no_cubin, "pin_that_never_runs"),
     ],
 )
 def test_an_evaluator_without_a_layer_is_noticed(monkeypatch, weaken, name):
