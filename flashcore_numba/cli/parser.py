@@ -21,12 +21,11 @@ STAGE_HELP = (
 )
 ADDED = dict.fromkeys(re.split("_|, | or ", OPERATIONS), "--operation") | {
     "causal": "--causal",
-    "bfloat16": "--element",
     "ring": "flashcore ring",
     "experiments": "flashcore_numba.course.experiments",
 }
 """Words of an artifact's name beside its label, and what adds them: with one of them in a label, two runs
-could have one name.
+could have one name. A type of elements, which --element adds, is another.
 """
 FEWEST_ROUNDS = 5
 COUNT_SHAPE = "1x1x128x64"
@@ -534,10 +533,13 @@ def _read(read: Callable[[str], T], text: str) -> T:
 def _label(text: str) -> str:
     if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", text):
         raise argparse.ArgumentTypeError(f"{text!r}: small letters, digits and single hyphens are accepted")
-    if taken := [word for word in text.split("-") if word in ADDED]:
+    from flashcore_numba.core.element import ACCEPTED
+
+    added = ADDED | {element.name: "--element" for element in ACCEPTED}
+    if taken := [word for word in text.split("-") if word in added]:
         raise argparse.ArgumentTypeError(
             f"{text!r}: small letters, digits and single hyphens are accepted, but not the word {taken[0]}, "
-            f"which {ADDED[taken[0]]} adds"
+            f"which {added[taken[0]]} adds"
         )
     return text
 
