@@ -85,6 +85,7 @@ def test_a_compiler_that_does_not_come_back_is_no_launch_that_hangs():
     assert found["said"] == "it takes more than 6 s"
 
 
+@pytest.mark.long
 def test_a_compiler_that_crashes_is_no_executor_that_does():
     """ptxas of CUDA 13 crashes on the constant 0 as the arrivals of an mbarrier."""
     old = "for (int i = 0; i < 1 + 2 * STAGES; i++) ptx::mbarrier_init(q_full + i, 1);"
@@ -126,6 +127,7 @@ def test_verdicts(edit, verdict):
     assert found["said"]
 
 
+@pytest.mark.long
 def test_an_edits_process_leaves_no_file(monkeypatch, tmp_path):
     """Also where it ends in the middle of its runs, as at the first report."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))

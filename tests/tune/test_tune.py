@@ -442,6 +442,7 @@ def _leave(*given):
     time.sleep(60)
 
 
+@pytest.mark.long
 def test_what_is_stopped_leaves_no_file(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert timing.apart(_leave, (), 5) is None
