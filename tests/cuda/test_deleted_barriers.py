@@ -30,6 +30,7 @@ TELLING = (
 )
 
 
+@pytest.mark.timeout(900)  # one that is seen late runs all checks of a ladder of variants, each compiled
 @pytest.mark.parametrize(
     "mutant",
     few(OF_EACH, OF_EACH[0]),
